@@ -1,0 +1,1 @@
+//! The one configuration of a server, from flags, environment and defaults.

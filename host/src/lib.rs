@@ -1,0 +1,10 @@
+//! Sluice: text generation on MLX in which WebAssembly components choose every
+//! token. Modules stand in pipeline order.
+
+pub mod config;
+pub mod engine;
+pub mod http;
+pub mod mlx;
+pub mod plugin;
+pub mod telemetry;
+pub mod text;

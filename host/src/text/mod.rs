@@ -1,0 +1,1 @@
+//! Tokenizer, chat template, detokenizer and stop strings.
