@@ -1,0 +1,51 @@
+//! The stages that choose a sequence's tokens, as the engine sees them.
+
+use super::TokenId;
+
+/// What the token processors decided about a position.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// Nothing: the position is sampled with [`Chain::finish`].
+    Sample,
+    /// These tokens, at least one, join the context instead.
+    Force(Vec<TokenId>),
+    /// The sequence ends here.
+    Stop,
+}
+
+/// Why a chain cannot go on. Ends its own sequence and nothing else.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("stage `{stage}`: {message}")]
+pub struct Fault {
+    /// The stage at fault, as the request names it.
+    pub stage: String,
+    /// Stable kind of the fault, such as `deadline`, `trap`, `memory`,
+    /// `invalid_edit`, `banned_token` or `all_banned`.
+    pub kind: &'static str,
+    /// One sentence for the plugin's author.
+    pub message: String,
+}
+
+/// The open stages of one sequence. The engine calls [`plan`](Self::plan) and
+/// [`finish`](Self::finish) in turn for each position it samples; it does so
+/// from threads with a stack large enough for guest code, never two at once.
+/// Dropping a chain closes its stages.
+pub trait Chain: Send {
+    /// Asks the token processors about the next position. `accepted` holds
+    /// the tokens that joined the context since the last call, the newest
+    /// included; none on the first. Needs no logits, so it runs while they are
+    /// computed.
+    ///
+    /// # Errors
+    /// The fault of the stage that failed.
+    fn plan(&mut self, accepted: &[TokenId]) -> Result<Plan, Fault>;
+
+    /// Chooses the token of the position that the last `plan` left to be
+    /// sampled: applies its edits to `row`, runs the logits processors and
+    /// the sampler. `row` is the model's logits row; it may be changed.
+    ///
+    /// # Errors
+    /// The fault of the stage that failed, or of a row with nothing left to
+    /// sample.
+    fn finish(&mut self, row: &mut [f32]) -> Result<TokenId, Fault>;
+}
