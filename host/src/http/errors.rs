@@ -63,6 +63,7 @@ codes! {
     PluginError "plugin_error" 422 "plugin_error" "A stage of the request's chain failed while it ran; the message names stage and cause.";
     EngineError "engine_error" 500 "server_error" "The model failed, and with it the request.";
     InternalError "internal_error" 500 "server_error" "A defect of the server.";
+    Cancelled "cancelled" 503 "server_error" "The sequence was cancelled because its reader fell too far behind, or the engine ended.";
     Overloaded "overloaded" 503 "server_error" "Too many requests wait already; try again after the seconds in `retry-after`.";
     Stopped "stopped" 503 "server_error" "The server is shutting down, or its engine has stopped.";
 }
