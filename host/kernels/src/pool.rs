@@ -189,12 +189,10 @@ impl Posted<'_> {
     fn settle(&mut self) {
         for (helper, _) in std::mem::take(&mut self.helpers) {
             let state = &helper.state;
+            let taken_back =
+                state.compare_exchange(POSTED, IDLE, Ordering::Acquire, Ordering::Acquire);
+            let Err(mut seen) = taken_back else { continue };
             let mut looks = 0;
-            let mut seen =
-                match state.compare_exchange(POSTED, IDLE, Ordering::Acquire, Ordering::Acquire) {
-                    Ok(_) => continue,
-                    Err(seen) => seen,
-                };
             while seen == RUNNING {
                 looks += 1;
                 if looks > PATIENCE {
