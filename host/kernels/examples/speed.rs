@@ -45,7 +45,7 @@ fn products() {
             let a = numbers(m * k);
             let mut c = vec![0.0; m * n];
             let mut turn = 0;
-            let calls = (40_000_000_000 / (m * n * k)).clamp(5, 301);
+            let calls = (10_000_000_000 / (m * n * k)).clamp(3, 101);
             let us = median(calls, || {
                 turn = (turn + 1) % n_copies;
                 matmul_nt(m, n, k, &a, &weights[turn], &mut c);

@@ -28,6 +28,10 @@
 #![allow(clippy::many_single_char_names)]
 // A lane, row or column is an index into several arrays at once.
 #![allow(clippy::needless_range_loop)]
+// All of `std::arch` carries its instruction set in its name.
+#![allow(clippy::wildcard_imports)]
+// Tests compare bits, or numbers that are exact.
+#![cfg_attr(test, allow(clippy::float_cmp))]
 
 pub mod attention;
 mod buffer;

@@ -215,6 +215,8 @@ impl Drop for Posted<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::PoisonError;
+
     use super::*;
 
     #[test]
@@ -265,7 +267,7 @@ mod tests {
                 thread::yield_now();
             }
             if thread::current().id() != here {
-                *other.lock().unwrap_or_else(|e| e.into_inner()) = Some(thread::current().id());
+                *other.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread::current().id());
             }
         });
         assert!(other.into_inner().is_ok_and(|id| id.is_some()));

@@ -1,5 +1,3 @@
-#![allow(clippy::float_cmp)]
-
 use proptest::prelude::*;
 
 use super::*;

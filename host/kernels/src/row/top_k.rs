@@ -129,8 +129,7 @@ impl Kernel for Maxima<'_> {
         let height = (n_vectors / self.n_groups.div_ceil(S::LANES)).max(1);
         self.out.resize(n_vectors.div_ceil(height) * S::LANES, f32::NEG_INFINITY);
         let (from, to) = (self.row.as_ptr(), self.out.as_mut_ptr());
-        let mut group = 0;
-        for first in (0..n_vectors).step_by(height) {
+        for (group, first) in (0..n_vectors).step_by(height).enumerate() {
             let mut best = s.splat(f32::NEG_INFINITY);
             for v in first..(first + height).min(n_vectors) {
                 // SAFETY: vector v is within the row.
@@ -138,7 +137,6 @@ impl Kernel for Maxima<'_> {
             }
             // SAFETY: the maxima have a vector for each group of vectors.
             unsafe { s.store(to.add(group * S::LANES), best) };
-            group += 1;
         }
     }
 }
