@@ -43,7 +43,11 @@ fn top_k_on(level: Level, row: &[f32], k: usize, ids: &mut Vec<u32>, logits: &mu
     let floor = floor(level, row, k, logits);
     CANDIDATES.with_borrow_mut(|candidates| {
         candidates.clear();
-        level.run(Collect { row, floor, candidates });
+        level.run(Collect {
+            row,
+            floor,
+            candidates,
+        });
         if candidates.len() > k {
             candidates.select_nth_unstable_by(k - 1, |a, b| b.cmp(a));
             candidates.truncate(k);
@@ -65,7 +69,11 @@ fn floor(level: Level, row: &[f32], k: usize, maxima: &mut Vec<f32>) -> f32 {
     if n_groups > row.len() / 2 {
         return f32::MIN;
     }
-    level.run(Maxima { row, n_groups, maxima });
+    level.run(Maxima {
+        row,
+        n_groups,
+        maxima,
+    });
     if maxima.len() < k {
         return f32::MIN;
     }
@@ -76,7 +84,11 @@ fn floor(level: Level, row: &[f32], k: usize, maxima: &mut Vec<f32>) -> f32 {
 /// An integer whose order is that of (logit, descending id).
 fn key(id: usize, logit: f32) -> u64 {
     let bits = (logit + 0.0).to_bits(); // -0 becomes 0
-    let ordered = if bits >> 31 == 0 { bits | 1 << 31 } else { !bits };
+    let ordered = if bits >> 31 == 0 {
+        bits | 1 << 31
+    } else {
+        !bits
+    };
     u64::from(ordered) << 32 | u64::from(!(id as u32))
 }
 
@@ -102,7 +114,9 @@ impl Kernel for ArgMax<'_> {
                 return Some(at as u32 + bits.trailing_zeros());
             }
         }
-        (whole..self.row.len()).find(|&i| self.row[i] >= top).map(|i| i as u32)
+        (whole..self.row.len())
+            .find(|&i| self.row[i] >= top)
+            .map(|i| i as u32)
     }
 }
 
@@ -121,7 +135,8 @@ impl Kernel for Maxima<'_> {
     fn run<S: Simd>(self, s: S) {
         let n_vectors = self.row.len() / S::LANES;
         let height = (n_vectors / self.n_groups.div_ceil(S::LANES)).max(1);
-        self.maxima.resize(n_vectors.div_ceil(height) * S::LANES, f32::NEG_INFINITY);
+        self.maxima
+            .resize(n_vectors.div_ceil(height) * S::LANES, f32::NEG_INFINITY);
         let (from, to) = (self.row.as_ptr(), self.maxima.as_mut_ptr());
         let mut group = 0;
         for first in (0..n_vectors).step_by(height) {
