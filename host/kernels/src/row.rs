@@ -78,7 +78,11 @@ impl Kernel for Check<'_> {
             }
             open |= s.at_least(v, least) & (all >> (S::LANES - n));
         }
-        Ok(if open == 0 { RowState::AllBanned } else { RowState::Open })
+        Ok(if open == 0 {
+            RowState::AllBanned
+        } else {
+            RowState::Open
+        })
     }
 }
 
@@ -89,7 +93,13 @@ impl Kernel for Check<'_> {
 #[inline(always)]
 unsafe fn load<S: Simd>(s: S, from: *const f32, n: usize) -> S::V {
     // SAFETY: as above.
-    unsafe { if n == S::LANES { s.load(from) } else { s.load_part(from, n) } }
+    unsafe {
+        if n == S::LANES {
+            s.load(from)
+        } else {
+            s.load_part(from, n)
+        }
+    }
 }
 
 /// The largest value, negative infinity for an empty row.
