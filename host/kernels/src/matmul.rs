@@ -52,7 +52,20 @@ pub(crate) fn matmul_nt_on(
     assert_eq!(Some(c.len()), m.checked_mul(n), "C is not {m} x {n}");
     let (a, b, c) = (a.as_ptr(), b.as_ptr(), c.as_mut_ptr());
     // SAFETY: the slices hold what the shapes say, and C is borrowed mutably.
-    unsafe { Product { m, n, k, a, lda: k, b, ldb: k, c, ldc: n }.compute(level, pool) };
+    unsafe {
+        Product {
+            m,
+            n,
+            k,
+            a,
+            lda: k,
+            b,
+            ldb: k,
+            c,
+            ldc: n,
+        }
+        .compute(level, pool)
+    };
 }
 
 /// A product in memory: sides, and each matrix with the distance between its
@@ -84,11 +97,18 @@ impl Product {
         }
         let work = m.saturating_mul(n).saturating_mul(k);
         let n_threads = (work / WORTH_A_THREAD).clamp(1, pool.n_threads());
-        let wanted_pieces = if n_threads == 1 { 1 } else { n_threads * PIECES };
+        let wanted_pieces = if n_threads == 1 {
+            1
+        } else {
+            n_threads * PIECES
+        };
         if m < PACKED_ROWS {
             let width = n.div_ceil(wanted_pieces).next_multiple_of(N);
             pool.for_each(n.div_ceil(width), n_threads, |piece| {
-                level.run(Direct { product: self, columns: part(piece, width, n) });
+                level.run(Direct {
+                    product: self,
+                    columns: part(piece, width, n),
+                });
             });
         } else {
             let height = (A_BLOCK / k.max(1)).clamp(16, 256).min(m);
@@ -102,7 +122,12 @@ impl Product {
                 let rows = part(piece / n_strips, height, m);
                 let columns = part(piece % n_strips, width, n);
                 with_scratch((height + 8 + N) * (k + 16), |scratch| {
-                    level.run(Packed { product: self, rows, columns, scratch });
+                    level.run(Packed {
+                        product: self,
+                        rows,
+                        columns,
+                        scratch,
+                    });
                 });
             });
         }
@@ -305,7 +330,14 @@ unsafe fn packed<S: Simd, const M: usize>(
         let (b_copy, a_copy) = (scratch, scratch.add(b_panel));
         for (t, i) in rows.clone().step_by(M).enumerate() {
             let height = M.min(rows.end - i);
-            pack::<S, M>(s, product.k, height, product.a_row(i), product.lda, a_copy.add(t * a_tile));
+            pack::<S, M>(
+                s,
+                product.k,
+                height,
+                product.a_row(i),
+                product.lda,
+                a_copy.add(t * a_tile),
+            );
         }
         for j in columns.clone().step_by(N) {
             let width = N.min(columns.end - j);
@@ -313,7 +345,9 @@ unsafe fn packed<S: Simd, const M: usize>(
             for (t, i) in rows.clone().step_by(M).enumerate() {
                 let sums = packed_tile::<S, M>(s, n_steps, a_copy.add(t * a_tile), b_copy);
                 for m in 0..M.min(rows.end - i) {
-                    product.c_at(i + m, j).copy_from_nonoverlapping(sums[m].as_ptr(), width);
+                    product
+                        .c_at(i + m, j)
+                        .copy_from_nonoverlapping(sums[m].as_ptr(), width);
                 }
             }
         }

@@ -10,10 +10,10 @@ use super::fault::{fault, kind};
 use super::instance::Instance;
 use super::plugin::Kind;
 use super::random::Chance;
-use super::row::{self, RowState};
 use super::state::Decision;
 use super::vocabulary::Vocabulary;
 use crate::engine::{Chain, Fault, Plan, TokenId};
+use sluice_kernels::row::{self, RowState};
 
 /// The stage that faults of the model's own row name.
 const MODEL: &str = "model";

@@ -1,7 +1,7 @@
 //! The changes a stage makes to the next logits row: checked and recorded
 //! when the guest makes them, applied when the row is there.
 
-use super::row;
+use sluice_kernels::row;
 
 use super::fault::HostFault;
 use crate::engine::TokenId;
@@ -218,5 +218,129 @@ fn allow(row: &mut [f32], ids: &[TokenId], bits: &mut [u32]) {
 fn clear_bits(bits: &mut [u32], ids: &[TokenId]) {
     for &id in ids {
         bits[id as usize / 32] = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const BANNED: f32 = f32::NEG_INFINITY;
+    /// The vocabulary size of these tests.
+    const V: u32 = 4;
+
+    fn apply(edits: &Edits, row: &[f32]) -> Vec<f32> {
+        let mut row = row.to_vec();
+        let mut bits = vec![0; row.len().div_ceil(32)];
+        edits.apply(&mut row, &mut bits).unwrap();
+        assert!(bits.iter().all(|&word| word == 0), "{bits:?}");
+        row
+    }
+
+    #[test]
+    fn add_accumulates_repeated_ids() {
+        let mut edits = Edits::default();
+        edits
+            .add(V, vec![1, 3, 1], vec![0.5, BANNED, 0.25])
+            .unwrap();
+        assert_eq!(
+            apply(&edits, &[1.0, 2.0, 3.0, 4.0]),
+            [1.0, 2.75, 3.0, BANNED]
+        );
+    }
+
+    #[test]
+    fn scale_counts_an_id_once_and_knows_the_sign() {
+        let mut edits = Edits::default();
+        edits.scale(V, vec![0, 1, 0, 2, 1], 2.0).unwrap();
+        assert_eq!(apply(&edits, &[4.0, -3.0, 0.0, 1.0]), [2.0, -6.0, 0.0, 1.0]);
+    }
+
+    #[test]
+    fn allow_deny_and_mask_ban() {
+        let mut edits = Edits::default();
+        edits.allow(V, vec![1, 2]).unwrap();
+        assert_eq!(apply(&edits, &[1.0; 4]), [BANNED, 1.0, 1.0, BANNED]);
+        edits.deny(V, vec![2]).unwrap();
+        assert_eq!(apply(&edits, &[1.0; 4]), [BANNED, 1.0, BANNED, BANNED]);
+
+        let mut edits = Edits::default();
+        edits.mask(V, vec![0b1010, u32::MAX]).unwrap();
+        assert_eq!(apply(&edits, &[1.0; 4]), [BANNED, 1.0, BANNED, 1.0]);
+
+        let mut edits = Edits::default();
+        edits.mask(40, vec![u32::MAX]).unwrap();
+        let row = apply(&edits, &[1.0; 40]);
+        assert_eq!(row[31], 1.0);
+        assert_eq!(&row[32..], [BANNED; 8]);
+    }
+
+    #[test]
+    fn a_banned_token_stays_banned() {
+        let mut edits = Edits::default();
+        edits.deny(V, vec![0]).unwrap();
+        edits.add(V, vec![0], vec![100.0]).unwrap();
+        edits.add_masked(V, vec![1], f32::MAX).unwrap();
+        edits.scale(V, vec![0], 0.5).unwrap();
+        edits.allow(V, vec![0, 1]).unwrap();
+        edits.mask(V, vec![0b11]).unwrap();
+        assert_eq!(apply(&edits, &[1.0, 1.0, 1.0, 1.0])[0], BANNED);
+    }
+
+    #[test]
+    fn edits_are_applied_in_the_order_made() {
+        let mut edits = Edits::default();
+        edits.scale(V, vec![0], 2.0).unwrap();
+        edits.add(V, vec![0], vec![-3.0]).unwrap();
+        assert_eq!(apply(&edits, &[4.0; 4])[0], -1.0);
+        let mut edits = Edits::default();
+        edits.add(V, vec![0], vec![-3.0]).unwrap();
+        edits.scale(V, vec![0], 2.0).unwrap();
+        assert_eq!(apply(&edits, &[4.0; 4])[0], 0.5);
+    }
+
+    #[test]
+    fn what_the_contract_forbids_is_a_fault() {
+        let mut edits = Edits::default();
+        assert!(edits.add(V, vec![4], vec![0.0]).is_err());
+        assert!(edits.add(V, vec![0], vec![]).is_err());
+        assert!(edits.add(V, vec![0], vec![f32::NAN]).is_err());
+        assert!(edits.add(V, vec![0], vec![f32::INFINITY]).is_err());
+        assert!(edits.add_masked(V, vec![1], f32::NAN).is_err());
+        assert!(edits.add_masked(V, vec![1], f32::INFINITY).is_err());
+        assert!(edits.deny(V, vec![u32::MAX]).is_err());
+        assert!(edits.allow(V, vec![0, 4]).is_err());
+        for divisor in [0.0, -1.0, f32::NAN, f32::INFINITY, BANNED] {
+            assert!(edits.scale(V, vec![0], divisor).is_err(), "{divisor}");
+        }
+        assert!(edits.scale(V, vec![4], 1.0).is_err());
+        assert!(edits.is_empty());
+    }
+
+    #[test]
+    fn a_logit_that_overflows_is_a_fault() {
+        let overflows = |edits: Edits| edits.apply(&mut [f32::MAX; 4], &mut [0]).is_err();
+        let mut edits = Edits::default();
+        edits.add(V, vec![2], vec![f32::MAX]).unwrap();
+        assert!(overflows(edits));
+        let mut edits = Edits::default();
+        edits.add_masked(V, vec![0b100], f32::MAX).unwrap();
+        assert!(overflows(edits));
+        let mut edits = Edits::default();
+        edits.scale(V, vec![2], 0.5).unwrap();
+        assert!(overflows(edits));
+    }
+
+    #[test]
+    fn one_call_cannot_record_without_end() {
+        let mut edits = Edits::default();
+        let mut record = || (0..1_000_000).try_for_each(|_| edits.deny(V, Vec::new()));
+        assert!(record().is_err());
+        edits.clear();
+        let half = vec![0; 30_000];
+        assert!(edits.deny(V, half.clone()).is_ok());
+        assert!(edits.deny(V, half.clone()).is_ok());
+        assert!(edits.deny(V, half).is_err());
     }
 }

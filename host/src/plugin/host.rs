@@ -1,6 +1,6 @@
 //! The imports of the contract, written once for the three kinds of plugin.
 
-use super::row;
+use sluice_kernels::row;
 use wasmtime::Result;
 
 use super::bindings::{control, edits, log, logits, random, types, vocabulary};

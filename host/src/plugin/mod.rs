@@ -29,7 +29,6 @@ mod open;
 mod plugin;
 mod random;
 mod registry;
-mod row;
 mod runtime;
 mod schema;
 mod state;

@@ -89,38 +89,29 @@ mod tests {
     #[test]
     #[allow(clippy::float_cmp)]
     fn each_key_gives_its_own_number() {
-        let zero = Chance::default();
-        assert_eq!(uniform(zero, 0), 0.399_046_470_848_964_5);
-        assert_eq!(
-            uniform(Chance { seed: 42, ..zero }, 0),
-            0.612_959_881_189_415_8
-        );
-        assert_eq!(
+        let chance = Chance::default();
+        assert_eq!(uniform(chance, 0), 0.399_046_470_848_964_5);
+        let chance = Chance { seed: 42, ..chance };
+        assert_eq!(uniform(chance, 0), 0.612_959_881_189_415_8);
+        let at = |position, choice, draw| {
             uniform(
                 Chance {
-                    position: 1,
-                    ..zero
+                    position,
+                    choice,
+                    ..chance
                 },
-                0
-            ),
-            0.987_718_650_914_510_5
-        );
-        assert_eq!(
-            uniform(Chance { choice: 1, ..zero }, 0),
-            0.261_241_477_795_690_5
-        );
-        assert_eq!(uniform(zero, 1), 0.010_058_844_724_262_55);
-        assert_eq!(
-            uniform(
-                Chance {
-                    seed: -1,
-                    position: 7,
-                    ..zero
-                },
-                0
-            ),
-            0.430_190_246_960_820_2
-        );
+                draw,
+            )
+        };
+        assert_eq!(at(1, 0, 0), 0.987_718_650_914_510_5);
+        assert_eq!(at(0, 1, 0), 0.261_241_477_795_690_5);
+        assert_eq!(at(0, 0, 1), 0.010_058_844_724_262_55);
+        let chance = Chance {
+            seed: -1,
+            position: 7,
+            ..chance
+        };
+        assert_eq!(uniform(chance, 0), 0.430_190_246_960_820_2);
     }
 
     /// The published FNV-1a-32 test values of "" and "foobar".

@@ -192,11 +192,11 @@ mod tests {
     fn references_that_multiply_are_refused() {
         let mut definitions = serde_json::Map::new();
         definitions.insert("d0".to_owned(), json!({"type": "object"}));
-        for i in 1..30 {
+        for i in 1..16 {
             let below = json!({"$ref": format!("#/$defs/d{}", i - 1)});
             definitions.insert(format!("d{i}"), json!({"allOf": [below, below]}));
         }
-        let schema = json!({"$ref": "#/$defs/d29", "$defs": definitions});
+        let schema = json!({"$ref": "#/$defs/d15", "$defs": definitions});
         assert!(refusal(&schema).contains("values"), "{}", refusal(&schema));
     }
 

@@ -103,7 +103,7 @@ impl HostState {
 }
 
 /// Most messages of one instance that are passed on.
-const MAX_MESSAGES: u32 = 200;
+const MAX_MESSAGES: u32 = 1_000;
 /// Longest message that is kept, in bytes.
 const MAX_MESSAGE_BYTES: usize = 2_000;
 

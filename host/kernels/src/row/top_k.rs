@@ -30,7 +30,13 @@ pub fn argmax(row: &[f32]) -> Option<u32> {
     Level::best().run(ArgMax { row })
 }
 
-fn top_k_on(level: Level, row: &[f32], k: usize, ids: &mut Vec<u32>, logits: &mut Vec<f32>) {
+pub(super) fn top_k_on(
+    level: Level,
+    row: &[f32],
+    k: usize,
+    ids: &mut Vec<u32>,
+    logits: &mut Vec<f32>,
+) {
     ids.clear();
     logits.clear();
     if k <= 1 {
@@ -65,7 +71,7 @@ fn floor(level: Level, row: &[f32], k: usize, maxima: &mut Vec<f32>) -> f32 {
     if n_groups > row.len() / 2 {
         return f32::MIN;
     }
-    level.run(Maxima { row, n_groups, maxima });
+    level.run(Maxima { row, n_groups, out: maxima });
     if maxima.len() < k {
         return f32::MIN;
     }
@@ -111,7 +117,7 @@ impl Kernel for ArgMax<'_> {
 struct Maxima<'a> {
     row: &'a [f32],
     n_groups: usize,
-    maxima: &'a mut Vec<f32>,
+    out: &'a mut Vec<f32>,
 }
 
 impl Kernel for Maxima<'_> {
@@ -121,10 +127,9 @@ impl Kernel for Maxima<'_> {
     fn run<S: Simd>(self, s: S) {
         let n_vectors = self.row.len() / S::LANES;
         let height = (n_vectors / self.n_groups.div_ceil(S::LANES)).max(1);
-        self.maxima.resize(n_vectors.div_ceil(height) * S::LANES, f32::NEG_INFINITY);
-        let (from, to) = (self.row.as_ptr(), self.maxima.as_mut_ptr());
-        let mut group = 0;
-        for first in (0..n_vectors).step_by(height) {
+        self.out.resize(n_vectors.div_ceil(height) * S::LANES, f32::NEG_INFINITY);
+        let (from, to) = (self.row.as_ptr(), self.out.as_mut_ptr());
+        for (group, first) in (0..n_vectors).step_by(height).enumerate() {
             let mut best = s.splat(f32::NEG_INFINITY);
             for v in first..(first + height).min(n_vectors) {
                 // SAFETY: vector v is within the row.
@@ -132,7 +137,6 @@ impl Kernel for Maxima<'_> {
             }
             // SAFETY: the maxima have a vector for each group of vectors.
             unsafe { s.store(to.add(group * S::LANES), best) };
-            group += 1;
         }
     }
 }
