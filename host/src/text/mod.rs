@@ -39,3 +39,6 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
         .unwrap_or("panic without a message")
         .to_string()
 }
+
+#[cfg(test)]
+mod fixture_tests;

@@ -367,12 +367,12 @@ fn first_token(
     }
 }
 
-fn invalid(error: impl ToString) -> TokenizerError {
-    TokenizerError::Invalid(error.to_string())
+fn invalid(error: impl Into<tokenizers::Error>) -> TokenizerError {
+    TokenizerError::Invalid(error.into().to_string())
 }
 
-fn unwritable(error: impl ToString) -> TokenizerError {
-    TokenizerError::Encode(error.to_string())
+fn unwritable(error: impl Into<tokenizers::Error>) -> TokenizerError {
+    TokenizerError::Encode(error.into().to_string())
 }
 
 /// Runs code of the library; a panic in it is an error, not the end of the

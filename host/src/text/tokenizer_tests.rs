@@ -285,3 +285,10 @@ fn is_shared_between_threads() {
     shared::<super::super::ChatTemplate>();
     shared::<super::super::TextStream>();
 }
+
+impl Tokenizer {
+    /// What the library itself makes of these ids.
+    pub(in crate::text) fn decode_by_library(&self, ids: &[u32]) -> String {
+        self.inner.decode(ids, true).unwrap()
+    }
+}
