@@ -21,6 +21,7 @@ mod template;
 mod to_json;
 mod tokenizer;
 mod tokenizer_config;
+mod tokenizer_json;
 mod vocabulary;
 
 pub use detokenizer::Detokenizer;
