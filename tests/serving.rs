@@ -5,9 +5,9 @@
 #[path = "support/server.rs"]
 mod server;
 
-use reqwest::StatusCode;
+use axum::http::StatusCode;
 use serde_json::{Value, json};
-use server::{Server, events, text};
+use server::{Server, text};
 use std::{path::PathBuf, time::Duration};
 
 fn component(path: &str) -> Vec<u8> {
@@ -39,7 +39,7 @@ async fn the_capital_of_france_plain_and_streamed() {
     let mut body = france();
     body["stream"] = true.into();
     body["stream_options"] = json!({"include_usage": true});
-    let events = events(server.send("/v1/chat/completions", &body).await).await;
+    let events = server.stream("/v1/chat/completions", &body).await;
     assert_eq!(events.last().unwrap(), "[DONE]");
     let chunks: Vec<Value> = events[..events.len() - 1]
         .iter()
@@ -150,7 +150,7 @@ async fn a_plugin_comes_is_used_and_goes_while_another_request_streams() {
     let mut streamed = story.clone();
     streamed["stream"] = true.into();
     let streaming = tokio::spawn(async move {
-        let events = events(server.send("/v1/completions", &streamed).await).await;
+        let events = server.stream("/v1/completions", &streamed).await;
         events
             .iter()
             .filter_map(|event| serde_json::from_str::<Value>(event).ok())
@@ -331,7 +331,7 @@ async fn a_fault_ends_a_stream_with_an_error_event() {
         "prompt": "Once", "max_tokens": 9, "temperature": 0, "stream": true,
         "processors": [{"plugin": "misbehave-token", "params": {"fault": "trap", "after": 2}}],
     });
-    let events = events(server.send("/v1/completions", &body).await).await;
+    let events = server.stream("/v1/completions", &body).await;
     let error: Value = serde_json::from_str(events.last().unwrap()).unwrap();
     assert_eq!(error["error"]["code"], "plugin_error");
     assert!(error["error"]["message"].as_str().unwrap().contains("misbehave-token"));

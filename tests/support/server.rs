@@ -1,7 +1,12 @@
 //! The real program on the default model, and a client.
 #![allow(dead_code, clippy::unwrap_used)]
 
-use reqwest::{Client, Response, StatusCode};
+use axum::{
+    body::Bytes,
+    http::{Method, Request, StatusCode},
+};
+use http_body_util::{BodyExt, Full};
+use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use serde_json::Value;
 use std::{
     io::{BufRead, BufReader},
@@ -45,17 +50,32 @@ impl Server {
         Self { url, _shell: shell }
     }
 
-    pub async fn send(&self, path: &str, body: &Value) -> Response {
-        Client::new()
-            .post(format!("{}{path}", self.url))
-            .json(body)
-            .send()
-            .await
-            .unwrap()
+    async fn request(&self, method: Method, path: &str, body: Vec<u8>) -> (StatusCode, String) {
+        let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.url))
+            .header("content-type", "application/json")
+            .body(Full::from(body))
+            .unwrap();
+        let response = client.request(request).await.unwrap();
+        let status = response.status();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        (status, String::from_utf8(body.into()).unwrap())
     }
 
     pub async fn post(&self, path: &str, body: &Value) -> (StatusCode, Value) {
-        answer(self.send(path, body).await).await
+        json(self.request(Method::POST, path, body.to_string().into()).await)
+    }
+
+    /// The data of each event of a stream, `[DONE]` included.
+    pub async fn stream(&self, path: &str, body: &Value) -> Vec<String> {
+        let (status, text) = self.request(Method::POST, path, body.to_string().into()).await;
+        assert_eq!(status, StatusCode::OK, "{text}");
+        text.lines()
+            .filter_map(|line| line.strip_prefix("data: "))
+            .map(str::to_owned)
+            .collect()
     }
 
     /// The answer to a request that must succeed.
@@ -66,36 +86,22 @@ impl Server {
     }
 
     pub async fn get(&self, path: &str) -> (StatusCode, Value) {
-        let response = Client::new().get(format!("{}{path}", self.url)).send().await;
-        answer(response.unwrap()).await
+        json(self.request(Method::GET, path, vec![]).await)
     }
 
     pub async fn upload(&self, component: Vec<u8>) -> (StatusCode, Value) {
-        let request = Client::new().put(format!("{}/v1/plugins", self.url));
-        answer(request.body(component).send().await.unwrap()).await
+        json(self.request(Method::PUT, "/v1/plugins", component).await)
     }
 
     pub async fn delete(&self, reference: &str) -> (StatusCode, Value) {
-        let url = format!("{}/v1/plugins/{reference}", self.url);
-        answer(Client::new().delete(url).send().await.unwrap()).await
+        let path = format!("/v1/plugins/{reference}");
+        json(self.request(Method::DELETE, &path, vec![]).await)
     }
 }
 
-async fn answer(response: Response) -> (StatusCode, Value) {
-    let status = response.status();
-    let text = response.text().await.unwrap();
+fn json((status, text): (StatusCode, String)) -> (StatusCode, Value) {
     let value = serde_json::from_str(&text).unwrap_or(Value::String(text));
     (status, value)
-}
-
-/// The data of each event of a stream, `[DONE]` included.
-pub async fn events(response: Response) -> Vec<String> {
-    assert_eq!(response.status(), StatusCode::OK);
-    let text = response.text().await.unwrap();
-    text.lines()
-        .filter_map(|line| line.strip_prefix("data: "))
-        .map(str::to_owned)
-        .collect()
 }
 
 pub fn text(answer: &Value) -> &str {
