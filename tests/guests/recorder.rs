@@ -23,7 +23,10 @@ impl Plugin for Recorder {
     type Params = Params;
 
     fn describe() -> Description {
-        test_guests::description("recorder", r#"{"type": "object", "additionalProperties": false}"#)
+        test_guests::description(
+            "recorder",
+            r#"{"type": "object", "additionalProperties": false}"#,
+        )
     }
 
     fn open(_: Params, info: SequenceInfo) -> Result<Self, OpenError> {
@@ -41,7 +44,10 @@ impl Plugin for Recorder {
 
 impl TokenProcessor for Recorder {
     fn plan(&mut self, accepted: &[TokenId]) -> Result<(), String> {
-        log::write(log::Level::Info, &format!("plan {} accepted {}", self.sequence, list(accepted)));
+        log::write(
+            log::Level::Info,
+            &format!("plan {} accepted {}", self.sequence, list(accepted)),
+        );
         Ok(())
     }
 }

@@ -79,7 +79,11 @@ impl Plugin for Rules {
             bad_words: BadWords::new(words),
             end_ids: sequence.end_ids,
             min_tokens: params.min_tokens,
-            ignored: if params.ignore_eos { model.end_of_sequence } else { Vec::new() },
+            ignored: if params.ignore_eos {
+                model.end_of_sequence
+            } else {
+                Vec::new()
+            },
             ngrams,
             generated: 0,
         })

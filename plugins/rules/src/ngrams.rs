@@ -42,7 +42,9 @@ impl Ngrams {
 
     /// The tokens that would complete a run that occurred.
     pub(crate) fn banned(&self) -> &[TokenId] {
-        self.followers.get(&self.tail[..]).map_or(&[], Vec::as_slice)
+        self.followers
+            .get(&self.tail[..])
+            .map_or(&[], Vec::as_slice)
     }
 }
 

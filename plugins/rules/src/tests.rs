@@ -6,7 +6,10 @@ fn vectors(op: &str) -> Vec<Value> {
     let all: Value =
         serde_json::from_str(include_str!("../../../tests/vectors.json")).unwrap_or_default();
     let vectors = all["vectors"].as_array().cloned().unwrap_or_default();
-    vectors.into_iter().filter(|vector| vector["op"] == op).collect()
+    vectors
+        .into_iter()
+        .filter(|vector| vector["op"] == op)
+        .collect()
 }
 
 fn ids(value: &Value) -> Vec<u32> {
@@ -38,16 +41,24 @@ fn logit_bias_vectors() {
             continue;
         }
         let (biased, biases) = parsed.unwrap_or_default();
-        let mut row: Vec<_> =
-            logits.iter().map(|l| l.as_f64().map_or(f32::NEG_INFINITY, |l| l as f32)).collect();
+        let mut row: Vec<_> = logits
+            .iter()
+            .map(|l| l.as_f64().map_or(f32::NEG_INFINITY, |l| l as f32))
+            .collect();
         for (id, bias) in biased.iter().zip(biases) {
             row[*id as usize] += bias;
         }
-        let expected = vector["expected_logits"].as_array().cloned().unwrap_or_default();
+        let expected = vector["expected_logits"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
         assert_eq!(row.len(), expected.len(), "{id}");
         for (l, expected) in row.iter().zip(expected) {
             let expected = expected.as_f64().map_or(f32::NEG_INFINITY, |l| l as f32);
-            assert!(*l == expected || (l - expected).abs() <= 1e-5 * expected.abs().max(1.0), "{id}");
+            assert!(
+                *l == expected || (l - expected).abs() <= 1e-5 * expected.abs().max(1.0),
+                "{id}"
+            );
         }
     }
 }
@@ -57,10 +68,19 @@ fn bad_words_vectors() {
     let vectors = vectors("bad_words");
     assert_eq!(vectors.len(), 2);
     for vector in vectors {
-        let words = vector["params"]["ids"].as_array().into_iter().flatten().map(ids);
+        let words = vector["params"]["ids"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(ids);
         let mut bad = BadWords::new(words.collect());
         bad.push(&ids(&vector["generated_tokens"]));
-        assert_eq!(left(&vector, &bad.banned()), ids(&vector["kept_ids"]), "{}", vector["id"]);
+        assert_eq!(
+            left(&vector, &bad.banned()),
+            ids(&vector["kept_ids"]),
+            "{}",
+            vector["id"]
+        );
     }
 }
 
@@ -76,6 +96,11 @@ fn no_repeat_ngram_vectors() {
             ngrams.push(&ids(&vector["generated_tokens"]));
             banned.extend_from_slice(ngrams.banned());
         }
-        assert_eq!(left(&vector, &banned), ids(&vector["kept_ids"]), "{}", vector["id"]);
+        assert_eq!(
+            left(&vector, &banned),
+            ids(&vector["kept_ids"]),
+            "{}",
+            vector["id"]
+        );
     }
 }

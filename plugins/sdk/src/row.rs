@@ -15,5 +15,8 @@ pub fn max(row: &[f32]) -> f32 {
             }
         }
     }
-    best.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max)
+    best.iter()
+        .chain(rest)
+        .copied()
+        .fold(f32::NEG_INFINITY, f32::max)
 }
