@@ -74,7 +74,10 @@ impl Toolchain {
             .env("CARGO_ENCODED_RUSTFLAGS", self.flags(root)?.join("\x1f"));
         if let Some(linker) = &self.linker {
             command
-                .arg("-Zbuild-std=std,panic_abort")
+                .args([
+                    "-Zbuild-std=std,panic_abort",
+                    "-Zbuild-std-features=optimize_for_size",
+                ])
                 .env("RUSTC_BOOTSTRAP", "1")
                 .env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", linker);
         }

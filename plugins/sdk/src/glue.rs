@@ -32,7 +32,7 @@ fn log_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         panic::set_hook(Box::new(|info| {
-            log::write(log::Level::Error, &info.to_string())
+            log::write(log::Level::Error, &info.to_string());
         }));
     });
 }
