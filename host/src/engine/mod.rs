@@ -3,13 +3,52 @@
 //!
 //! The engine knows neither MLX nor WebAssembly nor text. It sees them through
 //! two traits, [`Model`] and [`Chain`], so that all of it can be tested with
-//! scripted ones.
+//! scripted ones ([`fake`]).
+//!
+//! A step ([`step`]) is: schedule rows, compute them while the token
+//! processors plan, choose tokens from the logits, commit them.
 
 mod chain;
+mod commit;
+pub mod fake;
+mod handle;
 mod model;
+mod scheduler;
+mod sequence;
+mod step;
+#[cfg(test)]
+mod tests;
 
 pub use chain::{Chain, Fault, Plan};
+pub use handle::{Handle, SpawnError, Stats, SubmitError, spawn};
 pub use model::{Model, ModelError, ModelInfo, Row};
+pub use sequence::{EVENT_BUFFER, Event, FinishReason, Submission};
 
 /// Index of a token in the model's vocabulary.
 pub type TokenId = u32;
+
+/// How much the engine takes on at once.
+#[derive(Clone, Copy, Debug)]
+pub struct EngineConfig {
+    /// Most sequences in one batch.
+    pub max_batch: usize,
+    /// Most prompt tokens computed in one step, so that a long prompt does not
+    /// stall the tokens of others.
+    pub prefill_chunk: usize,
+    /// Most sequences that wait for a place in the batch.
+    pub max_waiting: usize,
+    /// Most tokens, prompt and completion, that the sequences of the batch may
+    /// come to hold in the KV cache together.
+    pub kv_tokens: usize,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            max_batch: 16,
+            prefill_chunk: 256,
+            max_waiting: 256,
+            kv_tokens: 65_536,
+        }
+    }
+}

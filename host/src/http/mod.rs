@@ -1,1 +1,158 @@
-//! Routes, wire types and errors.
+//! Routes, wire types and errors; no logic of generation.
+//!
+//! A generation request passes through the files in this order: [`body`] makes
+//! one JSON object of the bytes, [`fields`] sorts its fields by one table,
+//! [`request`] turns them into sequences that are ready to run, with the prompt
+//! from [`chat`] or [`completions`] and the stages from [`stages`];
+//! [`generate`] hands them to the engine, [`choice`] turns its events into
+//! text, and [`wire`] and [`sse`] into an answer. [`errors`] lists every error
+//! there is.
+
+mod body;
+mod chat;
+mod choice;
+mod completions;
+pub mod errors;
+mod fields;
+mod generate;
+mod models;
+mod plugins;
+mod request;
+mod sse;
+mod stages;
+mod wire;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request};
+use axum::http::{HeaderValue, StatusCode};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use uuid::Uuid;
+
+use crate::engine::Handle;
+use crate::plugin::{Registry, Runtime, Vocabulary};
+use crate::text::{ChatTemplate, Tokenizer};
+use errors::{ApiError, Code};
+
+/// The longest a body may take to arrive; a client that stalls longer is told
+/// so instead of holding its buffer for ever.
+const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Everything that answering a request needs.
+pub struct Service {
+    pub model: ServedModel,
+    pub engine: Handle,
+    pub runtime: Arc<Runtime>,
+    pub registry: Registry,
+    pub limits: BodyLimits,
+}
+
+/// The loaded model as clients see it.
+pub struct ServedModel {
+    /// The name requests give as `model`.
+    pub id: String,
+    /// When it was loaded, in Unix seconds.
+    pub created: u64,
+    pub tokenizer: Tokenizer,
+    /// None for a model that only completes.
+    pub template: Option<ChatTemplate>,
+    /// The same tokens as plugins see them.
+    pub vocabulary: Arc<Vocabulary>,
+}
+
+/// Longest bodies, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct BodyLimits {
+    pub request_bytes: usize,
+    pub plugin_bytes: usize,
+}
+
+/// All routes.
+pub fn router(service: Arc<Service>) -> Router {
+    Router::new()
+        .route("/v1/completions", post(generate::completions))
+        .route("/v1/chat/completions", post(generate::chat_completions))
+        .route("/v1/models", get(models::list))
+        .route("/v1/models/{*id}", get(models::show))
+        .route("/v1/plugins", get(plugins::list).put(plugins::upload))
+        .route("/v1/plugins/{reference}", get(plugins::show).delete(plugins::remove))
+        .route("/health", get(models::health))
+        .route("/metrics", get(models::metrics))
+        .fallback(no_route)
+        .method_not_allowed_fallback(no_method)
+        .layer(middleware::from_fn(mark))
+        .with_state(service)
+}
+
+async fn no_route(request: Request) -> ApiError {
+    let path = errors::shown(&request.uri().path().into());
+    ApiError::new(Code::NotFound, format!("there is no route {path}"))
+}
+
+async fn no_method(request: Request) -> ApiError {
+    let path = errors::shown(&request.uri().path().into());
+    let message = format!("{path} does not answer {}", request.method());
+    ApiError::new(Code::MethodNotAllowed, message)
+}
+
+/// Gives each response its `x-request-id`, and a panic its own: a 500 for that
+/// request and nobody else.
+async fn mark(request: Request, next: Next) -> Response {
+    let id = format!("req-{}", Uuid::new_v4().simple());
+    let mut answer = std::pin::pin!(next.run(request));
+    let mut response = std::future::poll_fn(|context| {
+        let poll = catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(context)));
+        poll.unwrap_or_else(|_| std::task::Poll::Ready(panicked().into_response()))
+    })
+    .await;
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        response.headers_mut().insert("x-request-id", id);
+    }
+    response
+}
+
+fn panicked() -> ApiError {
+    ApiError::new(Code::InternalError, "the server failed on this request; its log says where")
+}
+
+/// Runs work that blocks, with the stack that guest code needs.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| Err(panicked()))
+}
+
+/// The whole body, of at most `limit` bytes.
+async fn read_body(mut request: Request, limit: usize) -> Result<Bytes, ApiError> {
+    DefaultBodyLimit::max(limit).apply(&mut request);
+    let body = tokio::time::timeout(BODY_TIMEOUT, Bytes::from_request(request, &()))
+        .await
+        .map_err(|_| {
+            let seconds = BODY_TIMEOUT.as_secs();
+            ApiError::new(Code::BodyTimeout, format!("the body took longer than {seconds} s"))
+        })?;
+    body.map_err(|rejection| match rejection.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => {
+            ApiError::new(Code::BodyTooLarge, format!("the body exceeds {limit} bytes"))
+        }
+        _ => ApiError::new(Code::InvalidBody, rejection.body_text()),
+    })
+}
+
+type PathParam = Result<Path<String>, PathRejection>;
+
+fn path_param(path: PathParam) -> Result<String, ApiError> {
+    path.map(|Path(value)| value)
+        .map_err(|rejection| ApiError::new(Code::NotFound, rejection.body_text()))
+}
+
+fn unix_seconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |age| age.as_secs())
+}

@@ -1,1 +1,45 @@
-//! The plugin runtime.
+//! The plugin runtime: strangers' components choose the tokens of a request,
+//! and can hurt that request alone.
+//!
+//! ```text
+//! upload ─ compile (child process: componentise, compile, describe) ─ registry ─ Plugin
+//! request ─ check_chain, validate_params ─ Runtime::open ─ one instance per stage
+//!         ─ engine::Chain: plan (token processors) ─ finish (edits, logits processors, sampler)
+//! ```
+//!
+//! What must stay absent: WASI or any other import than the contract's, a
+//! parser of uploads in the server's process, guest code on a thread with a
+//! small stack, guest code in a `Drop`, a second configuration of wasmtime.
+//!
+//! Every call of a guest has a deadline ([`Limits`]); every value that comes
+//! out of one is checked before it is used. What goes wrong in a guest is a
+//! [`Fault`](crate::engine::Fault) of its sequence.
+
+mod bindings;
+mod chain;
+mod child;
+mod compile;
+mod edits;
+mod fault;
+mod host;
+mod inspect;
+mod instance;
+mod memory;
+mod open;
+mod plugin;
+mod random;
+mod registry;
+mod runtime;
+mod schema;
+mod state;
+mod upload;
+mod vocabulary;
+
+pub use child::compile_child;
+pub use compile::Compiler;
+pub use open::{ChainError, OpenError, SequenceInfo, StageRef, check_chain};
+pub use plugin::{Kind, ParamsError, Plugin};
+pub use registry::{Registry, RemoveError, Uploaded};
+pub use runtime::{Limits, Runtime, RuntimeError, STACK_BYTES};
+pub use upload::{UploadCode, UploadError};
+pub use vocabulary::{Encode, Vocabulary, VocabularyError};

@@ -1,0 +1,255 @@
+//! Starting the engine's thread and talking to it.
+
+use super::{
+    EngineConfig, Model, ModelInfo, Submission,
+    sequence::Sequence,
+    step::{Engine, GUEST_STACK},
+};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
+        mpsc,
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+/// Why a sequence was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitError {
+    /// The waiting queue is full.
+    #[error("{limit} sequences are waiting already, the most this server queues")]
+    Busy { limit: usize },
+    /// The model is gone.
+    #[error("the engine has stopped")]
+    Stopped,
+    /// It would break the engine. Callers refuse such requests earlier.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+/// Why the engine did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum SpawnError<E> {
+    #[error(transparent)]
+    Model(E),
+    #[error("cannot start the engine's threads: {0}")]
+    Threads(String),
+}
+
+/// What the engine has done and is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Sequences in the batch.
+    pub running: usize,
+    /// Sequences that wait for a place in it.
+    pub waiting: usize,
+    pub steps: u64,
+    /// Rows computed, prefill and decode.
+    pub rows: u64,
+    /// Wall time of all steps.
+    pub step: Duration,
+    /// Wall time of all forward passes.
+    pub forward: Duration,
+    /// What the chains added to that: plans that outlasted the forward pass,
+    /// edits, logits processors and samplers.
+    pub chain: Duration,
+}
+
+#[derive(Default)]
+pub(super) struct Counters {
+    stopped: AtomicBool,
+    queued: AtomicUsize,
+    running: AtomicUsize,
+    steps: AtomicU64,
+    rows: AtomicU64,
+    step_ns: AtomicU64,
+    forward_ns: AtomicU64,
+    chain_ns: AtomicU64,
+}
+
+fn add(counter: &AtomicU64, time: Duration) {
+    counter.fetch_add(time.as_nanos() as u64, Relaxed);
+}
+
+impl Counters {
+    pub(super) fn step(&self, rows: usize, time: Duration) {
+        self.steps.fetch_add(1, Relaxed);
+        self.rows.fetch_add(rows as u64, Relaxed);
+        add(&self.step_ns, time);
+    }
+
+    pub(super) fn forward(&self, forward: Duration, plans_waited_for: Duration) {
+        add(&self.forward_ns, forward);
+        add(&self.chain_ns, plans_waited_for);
+    }
+
+    pub(super) fn chosen(&self, time: Duration) {
+        add(&self.chain_ns, time);
+    }
+
+    pub(super) fn running(&self, running: usize) {
+        self.running.store(running, Relaxed);
+    }
+
+    /// Counts sequences that left the waiting queue.
+    pub(super) fn dequeued(&self, count: usize) {
+        self.queued.fetch_sub(count, Relaxed);
+    }
+}
+
+/// A way to the engine, cheap to clone. When the last one is dropped the
+/// engine finishes what it has and ends.
+#[derive(Clone)]
+pub struct Handle {
+    submissions: mpsc::Sender<Submission>,
+    counters: Arc<Counters>,
+    max_waiting: usize,
+    kv_tokens: usize,
+    info: Arc<ModelInfo>,
+}
+
+impl Handle {
+    /// Facts about the loaded model.
+    pub fn model_info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    /// Hands a sequence to the engine. Its events say the rest.
+    ///
+    /// # Errors
+    /// When the queue is full, the engine has stopped, or the submission
+    /// breaks [`Submission`]'s terms.
+    pub fn submit(&self, submission: Submission) -> Result<(), SubmitError> {
+        self.validate(&submission)?;
+        if self.counters.stopped.load(Relaxed) {
+            return Err(SubmitError::Stopped);
+        }
+        let limit = self.max_waiting;
+        self.counters
+            .queued
+            .fetch_update(Relaxed, Relaxed, |n| (n < limit).then_some(n + 1))
+            .map_err(|_| SubmitError::Busy { limit })?;
+        self.submissions.send(submission).map_err(|_| {
+            self.counters.dequeued(1);
+            SubmitError::Stopped
+        })
+    }
+
+    fn validate(&self, submission: &Submission) -> Result<(), SubmitError> {
+        let invalid = |message: String| Err(SubmitError::Invalid(message));
+        let width = self.info.vocabulary_size;
+        let total = submission.prompt.len() as u64 + u64::from(submission.max_tokens);
+        let most = u64::from(self.info.context_length).min(self.kv_tokens as u64);
+        if submission.prompt.is_empty() {
+            invalid("the prompt has no tokens".into())
+        } else if submission.max_tokens == 0 {
+            invalid("max_tokens is 0".into())
+        } else if total > most {
+            invalid(format!(
+                "prompt and completion of {total} tokens exceed {most}"
+            ))
+        } else if let Some(id) = submission.prompt.iter().find(|&&id| id >= width) {
+            invalid(format!(
+                "token id {id} is not below the vocabulary size {width}"
+            ))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// A snapshot of what the engine is doing.
+    pub fn stats(&self) -> Stats {
+        let c = &self.counters;
+        let time = |counter: &AtomicU64| Duration::from_nanos(counter.load(Relaxed));
+        Stats {
+            running: c.running.load(Relaxed),
+            waiting: c.queued.load(Relaxed),
+            steps: c.steps.load(Relaxed),
+            rows: c.rows.load(Relaxed),
+            step: time(&c.step_ns),
+            forward: time(&c.forward_ns),
+            chain: time(&c.chain_ns),
+        }
+    }
+
+    /// Whether the engine still takes sequences.
+    pub fn is_alive(&self) -> bool {
+        !self.counters.stopped.load(Relaxed)
+    }
+}
+
+/// Starts the engine's thread, on which `build` makes the model, and waits
+/// until that is done.
+///
+/// # Errors
+/// When `build` fails or a thread cannot be started.
+pub fn spawn<E: Send + 'static>(
+    config: EngineConfig,
+    info: ModelInfo,
+    build: impl FnOnce() -> Result<Box<dyn Model>, E> + Send + 'static,
+) -> Result<(Handle, JoinHandle<()>), SpawnError<E>> {
+    let (submissions, inbox) = mpsc::channel();
+    let (report, ready) = mpsc::sync_channel(1);
+    let counters = Arc::new(Counters::default());
+    let handle = Handle {
+        submissions,
+        counters: counters.clone(),
+        max_waiting: config.max_waiting,
+        kv_tokens: config.kv_tokens,
+        info: Arc::new(info),
+    };
+    let thread = thread::Builder::new()
+        .name("sluice-engine".into())
+        .stack_size(GUEST_STACK)
+        .spawn(move || {
+            let _stopped = MarkStopped(counters.clone());
+            let started = build().map_err(SpawnError::Model).and_then(|model| {
+                Engine::new(&config, model, counters)
+                    .map_err(|e| SpawnError::Threads(e.to_string()))
+            });
+            match started {
+                Ok(engine) => {
+                    let _ = report.send(Ok(()));
+                    run(engine, &inbox);
+                }
+                Err(error) => {
+                    let _ = report.send(Err(error));
+                }
+            }
+        })
+        .map_err(|e| SpawnError::Threads(e.to_string()))?;
+    match ready.recv() {
+        Ok(Ok(())) => Ok((handle, thread)),
+        Ok(Err(error)) => Err(error),
+        Err(_) => Err(SpawnError::Threads("the engine's thread panicked".into())),
+    }
+}
+
+/// Says that the engine is gone, also when its thread panics.
+struct MarkStopped(Arc<Counters>);
+
+impl Drop for MarkStopped {
+    fn drop(&mut self) {
+        self.0.stopped.store(true, Relaxed);
+    }
+}
+
+fn run(mut engine: Engine, inbox: &mpsc::Receiver<Submission>) {
+    loop {
+        if engine.scheduler.is_idle() {
+            match inbox.recv() {
+                Ok(submission) => engine.scheduler.push(Sequence::new(submission)),
+                Err(_) => return,
+            }
+        }
+        while let Ok(submission) = inbox.try_recv() {
+            engine.scheduler.push(Sequence::new(submission));
+        }
+        if let Err(error) = engine.step() {
+            tracing::error!(%error, "the model is lost");
+            return engine.abort(&error);
+        }
+    }
+}

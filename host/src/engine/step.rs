@@ -1,0 +1,165 @@
+//! One step of the batch.
+
+use super::{
+    EngineConfig, Fault, FinishReason, Model, ModelError, Row, handle::Counters,
+    scheduler::Scheduler, sequence::Sequence,
+};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::Instant,
+};
+
+/// Guest code may recurse; wasmtime needs far more than a thread's default
+/// stack to turn that into a trap.
+pub(super) const GUEST_STACK: usize = 8 << 20;
+
+pub(super) struct Engine {
+    model: Box<dyn Model>,
+    pub(super) scheduler: Scheduler,
+    workers: rayon::ThreadPool,
+    counters: Arc<Counters>,
+    rows: Vec<Row>,
+}
+
+impl Engine {
+    pub(super) fn new(
+        config: &EngineConfig,
+        model: Box<dyn Model>,
+        counters: Arc<Counters>,
+    ) -> Result<Self, rayon::ThreadPoolBuildError> {
+        let workers = rayon::ThreadPoolBuilder::new()
+            .thread_name(|i| format!("sluice-chain-{i}"))
+            .stack_size(GUEST_STACK)
+            .build()?;
+        Ok(Self {
+            model,
+            scheduler: Scheduler::new(config),
+            workers,
+            counters,
+            rows: Vec::new(),
+        })
+    }
+
+    /// Schedules rows, computes them, chooses tokens and commits them.
+    pub(super) fn step(&mut self) -> Result<(), ModelError> {
+        let started = Instant::now();
+        self.cancel_abandoned();
+        let waiting = self.scheduler.waiting();
+        self.scheduler.admit();
+        self.counters.dequeued(waiting - self.scheduler.waiting());
+        self.counters.running(self.scheduler.running());
+        self.scheduler.schedule(&mut self.rows);
+        if !self.rows.is_empty() {
+            self.compute()?;
+            self.choose();
+            self.counters.step(self.rows.len(), started.elapsed());
+        }
+        self.commit();
+        Ok(())
+    }
+
+    fn cancel_abandoned(&mut self) {
+        for sequence in self.scheduler.take_abandoned() {
+            self.counters.dequeued(1);
+            self.close(sequence);
+        }
+        for sequence in self.scheduler.sequences() {
+            if sequence.is_abandoned() {
+                sequence.finish(FinishReason::Cancelled);
+            }
+        }
+        self.retire();
+    }
+
+    /// Runs the forward pass here and, meanwhile, the token processors of all
+    /// rows that will be sampled on the workers.
+    fn compute(&mut self) -> Result<(), ModelError> {
+        let (model, rows) = (&mut self.model, &self.rows);
+        let sequences = self.scheduler.sequences();
+        let mut computed = Ok(());
+        let mut forward_ended = Instant::now();
+        let started = forward_ended;
+        self.workers.in_place_scope(|scope| {
+            for sequence in sequences.iter_mut().filter(|s| s.samples()) {
+                scope.spawn(|_| guarded(sequence, Sequence::plan));
+            }
+            computed = model.forward(rows);
+            forward_ended = Instant::now();
+        });
+        self.counters
+            .forward(forward_ended - started, forward_ended.elapsed());
+        computed
+    }
+
+    /// Lets every chain that sampled choose from its logits row.
+    fn choose(&mut self) {
+        let started = Instant::now();
+        let width = self.model.vocabulary_size();
+        let logits = self.model.logits();
+        let mut sampled: Vec<_> = self
+            .scheduler
+            .sequences()
+            .iter_mut()
+            .filter(|s| s.samples())
+            .zip(logits.chunks_exact_mut(width))
+            .filter(|(s, _)| s.wants_finish())
+            .collect();
+        let choose = |(sequence, row): &mut (&mut Sequence, &mut [f32])| {
+            guarded(sequence, |s| s.choose(row));
+        };
+        // One row is done before another thread has woken up.
+        if let [only] = &mut sampled[..] {
+            choose(only);
+        } else if !sampled.is_empty() {
+            use rayon::prelude::*;
+            self.workers
+                .install(|| sampled.par_iter_mut().with_max_len(1).for_each(choose));
+        }
+        self.counters.chosen(started.elapsed());
+    }
+
+    fn commit(&mut self) {
+        for sequence in self.scheduler.sequences() {
+            sequence.commit();
+        }
+        self.retire();
+        self.counters.running(self.scheduler.running());
+    }
+
+    fn retire(&mut self) {
+        for sequence in self.scheduler.retire() {
+            self.model.release(sequence.slot);
+            self.close(sequence);
+        }
+    }
+
+    /// Closes a sequence's stages on a worker: freeing an instance takes
+    /// longer than the others should wait.
+    fn close(&self, sequence: Sequence) {
+        let chain = sequence.into_chain();
+        self.workers.spawn(move || drop(chain));
+    }
+
+    /// Ends everything, because the model is lost.
+    pub(super) fn abort(&mut self, error: &ModelError) {
+        self.counters.dequeued(self.scheduler.waiting());
+        self.counters.running(0);
+        for mut sequence in self.scheduler.drain() {
+            sequence.finish(FinishReason::EngineError(error.to_string()));
+        }
+    }
+}
+
+/// A panic on the way to a guest is a defect of ours, but still ends only the
+/// sequence it happened in.
+fn guarded(sequence: &mut Sequence, call: impl FnOnce(&mut Sequence)) {
+    if catch_unwind(AssertUnwindSafe(|| call(sequence))).is_err() {
+        sequence.fail(Fault {
+            stage: "chain".into(),
+            kind: "internal",
+            message: "the server failed while running this chain; this is a defect of Sluice"
+                .into(),
+        });
+    }
+}

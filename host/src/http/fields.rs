@@ -1,0 +1,507 @@
+//! Every field of a generation request, what becomes of it, and typed reading.
+
+use std::ops::RangeInclusive;
+
+use serde_json::{Map, Value};
+
+use super::errors::{ApiError, Code, shown};
+use Meaning::{Alias, Ignored, Only, Read, Stage};
+use DefaultStage::{Penalties, Rules, Sampler};
+
+/// Which route a request came by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Endpoint {
+    /// `POST /v1/chat/completions`
+    Chat,
+    /// `POST /v1/completions`
+    Completions,
+}
+
+/// A stage of the default chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DefaultStage {
+    Rules,
+    Penalties,
+    Sampler,
+}
+
+impl DefaultStage {
+    /// Name of its plugin.
+    pub(super) fn plugin(self) -> &'static str {
+        match self {
+            Rules => "rules",
+            Penalties => "penalties",
+            Sampler => "sampler",
+        }
+    }
+}
+
+/// What the server does with a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meaning {
+    /// Read by name in `request`, `chat` or `completions`.
+    Read,
+    /// Passed to this stage as a parameter, which the plugin's schema judges.
+    Stage(DefaultStage),
+    /// Another name of a field.
+    Alias(&'static str),
+    /// Accepted at these values, which change nothing; others are refused.
+    Only(&'static [&'static str]),
+    /// Cannot change a token; named in `x-sluice-ignored`.
+    Ignored,
+}
+
+struct Field {
+    name: &'static str,
+    /// The one endpoint that has the field, or both.
+    endpoint: Option<Endpoint>,
+    meaning: Meaning,
+}
+
+const fn field(name: &'static str, meaning: Meaning) -> Field {
+    Field { name, endpoint: None, meaning }
+}
+
+const fn of(endpoint: Endpoint, name: &'static str) -> Field {
+    Field { name, endpoint: Some(endpoint), meaning: Read }
+}
+
+const FIELDS: &[Field] = &[
+    of(Endpoint::Chat, "messages"),
+    of(Endpoint::Chat, "chat_template_kwargs"),
+    of(Endpoint::Completions, "prompt"),
+    field("model", Read),
+    field("max_tokens", Read),
+    field("n", Read),
+    field("best_of", Read),
+    field("stop", Read),
+    field("stop_token_ids", Read),
+    field("seed", Read),
+    field("stream", Read),
+    field("stream_options", Read),
+    field("processors", Read),
+    field("chain", Read),
+    // Parameters of the default chain.
+    field("allowed_token_ids", Stage(Rules)),
+    field("logit_bias", Stage(Rules)),
+    field("bad_words", Stage(Rules)),
+    field("min_tokens", Stage(Rules)),
+    field("ignore_eos", Stage(Rules)),
+    field("no_repeat_ngram_size", Stage(Rules)),
+    field("repetition_penalty", Stage(Penalties)),
+    field("repetition_context_size", Stage(Penalties)),
+    field("presence_penalty", Stage(Penalties)),
+    field("presence_context_size", Stage(Penalties)),
+    field("frequency_penalty", Stage(Penalties)),
+    field("frequency_context_size", Stage(Penalties)),
+    field("temperature", Stage(Sampler)),
+    field("top_k", Stage(Sampler)),
+    field("top_p", Stage(Sampler)),
+    field("min_p", Stage(Sampler)),
+    field("xtc_probability", Stage(Sampler)),
+    field("xtc_threshold", Stage(Sampler)),
+    field("min_keep", Stage(Sampler)),
+    // Other names in use.
+    field("max_completion_tokens", Alias("max_tokens")),
+    field("n_predict", Alias("max_tokens")),
+    field("repeat_penalty", Alias("repetition_penalty")),
+    field("repeat_last_n", Alias("repetition_context_size")),
+    field("min_tokens_to_keep", Alias("min_keep")),
+    field("typ_p", Alias("typical_p")),
+    field("nsigma", Alias("top_n_sigma")),
+    field("dry_penalty_last_n", Alias("dry_range")),
+    field("mirostat_mode", Alias("mirostat")),
+    field("samplers", Alias("order")),
+    field("sampler_priority", Alias("order")),
+    field("guided_json", Alias("structured_outputs")),
+    field("guided_regex", Alias("structured_outputs")),
+    field("guided_choice", Alias("structured_outputs")),
+    field("guided_grammar", Alias("structured_outputs")),
+    // Known, and honoured at the value that changes nothing.
+    field("logprobs", Only(&["false"])),
+    field("n_probs", Only(&["0"])),
+    field("top_logprobs", Only(&["0"])),
+    field("logprobs_mode", Only(&["\"raw\""])),
+    field("echo", Only(&["false"])),
+    field("suffix", Only(&["\"\""])),
+    field("response_format", Only(&["{\"type\":\"text\"}"])),
+    field("structured_outputs", Only(&[])),
+    field("tools", Only(&["[]"])),
+    field("tool_choice", Only(&["\"none\"", "\"auto\""])),
+    field("parallel_tool_calls", Only(&["true", "false"])),
+    field("functions", Only(&["\"none\"", "[]"])),
+    field("function_call", Only(&["\"none\""])),
+    field("modalities", Only(&["[\"text\"]"])),
+    field("audio", Only(&[])),
+    field("use_beam_search", Only(&["false"])),
+    field("length_penalty", Only(&["1"])),
+    field("skip_special_tokens", Only(&["true"])),
+    field("include_stop_str_in_output", Only(&["false"])),
+    field("dialect", Only(&["\"openai\""])),
+    field("explain", Only(&["false"])),
+    field("order", Only(&[])),
+    field("typical_p", Only(&["1"])),
+    field("top_n_sigma", Only(&["0", "-1"])),
+    field("top_a", Only(&["0"])),
+    field("epsilon_cutoff", Only(&["0"])),
+    field("eta_cutoff", Only(&["0"])),
+    field("smoothing_factor", Only(&["0"])),
+    field("smoothing_curve", Only(&["1"])),
+    field("dynatemp_range", Only(&["0"])),
+    field("dynatemp_exponent", Only(&["1"])),
+    field("dry_multiplier", Only(&["0"])),
+    field("dry_base", Only(&["1.75"])),
+    field("dry_allowed_length", Only(&["2"])),
+    field("dry_range", Only(&["0"])),
+    field("dry_sequence_breakers", Only(&["[\"\\n\",\":\",\"\\\"\",\"*\"]"])),
+    field("mirostat", Only(&["0"])),
+    field("mirostat_tau", Only(&["5"])),
+    field("mirostat_eta", Only(&["0.1"])),
+    field("adaptive_target", Only(&["-1"])),
+    field("adaptive_decay", Only(&[])),
+    // Cannot change a token.
+    field("user", Ignored),
+    field("metadata", Ignored),
+    field("store", Ignored),
+    field("service_tier", Ignored),
+    field("safety_identifier", Ignored),
+    field("prompt_cache_key", Ignored),
+    field("prompt_cache_options", Ignored),
+    field("prompt_cache_retention", Ignored),
+    field("prediction", Ignored),
+    field("moderation", Ignored),
+    field("reasoning_effort", Ignored),
+    field("verbosity", Ignored),
+    field("cache_prompt", Ignored),
+    field("request_id", Ignored),
+    field("priority", Ignored),
+];
+
+/// A field that the request gives, null excepted.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Given {
+    /// Its name in this project.
+    pub(super) name: &'static str,
+    /// The name the client used, for errors.
+    pub(super) sent_as: &'static str,
+    pub(super) value: Value,
+}
+
+impl Given {
+    /// The error that the value is not what the field expects.
+    pub(super) fn invalid(&self, expected: impl std::fmt::Display) -> ApiError {
+        ApiError::invalid(self.sent_as, &self.value, expected)
+    }
+}
+
+/// The fields of one request that have a meaning, in the client's order.
+#[derive(Debug)]
+pub(super) struct Fields {
+    given: Vec<Given>,
+    ignored: Vec<&'static str>,
+}
+
+impl Fields {
+    /// Sorts a body's fields by the table. A null field is as absent.
+    ///
+    /// # Errors
+    /// Unknown fields, unsupported values, and a name beside its alias with a
+    /// different value.
+    pub(super) fn admit(body: Map<String, Value>, endpoint: Endpoint) -> Result<Self, ApiError> {
+        let mut fields = Self { given: Vec::new(), ignored: Vec::new() };
+        for (key, value) in body {
+            if value.is_null() {
+                continue;
+            }
+            let sent = find(&key, endpoint).ok_or_else(|| unknown(&key, endpoint))?;
+            let canonical = match sent.meaning {
+                Alias(name) => find(name, endpoint).ok_or_else(|| unknown(name, endpoint))?,
+                _ => sent,
+            };
+            let given = Given { name: canonical.name, sent_as: sent.name, value };
+            match canonical.meaning {
+                Ignored => fields.ignored.push(sent.name),
+                Only(neutral) => check_neutral(&given, neutral)?,
+                Read | Stage(_) | Alias(_) => fields.insert(given)?,
+            }
+        }
+        Ok(fields)
+    }
+
+    fn insert(&mut self, given: Given) -> Result<(), ApiError> {
+        match self.given.iter().find(|other| other.name == given.name) {
+            Some(other) if same(&other.value, &given.value) => Ok(()),
+            Some(other) => Err(ApiError::of(
+                Code::ConflictingFields,
+                given.sent_as,
+                format!(
+                    "`{}` is {} but `{}`, which means the same, is {}",
+                    given.sent_as,
+                    shown(&given.value),
+                    other.sent_as,
+                    shown(&other.value)
+                ),
+            )),
+            None => {
+                self.given.push(given);
+                Ok(())
+            }
+        }
+    }
+
+    /// Names of the fields that cannot change a token.
+    pub(super) fn ignored(&self) -> &[&'static str] {
+        &self.ignored
+    }
+
+    /// Removes a field.
+    pub(super) fn take(&mut self, name: &str) -> Option<Given> {
+        let index = self.given.iter().position(|given| given.name == name)?;
+        Some(self.given.remove(index))
+    }
+
+    /// Looks at a field without removing it.
+    pub(super) fn peek(&self, name: &str) -> Option<&Given> {
+        self.given.iter().find(|given| given.name == name)
+    }
+
+    /// Removes a field that must be there.
+    pub(super) fn required(&mut self, name: &'static str) -> Result<Given, ApiError> {
+        self.take(name).ok_or_else(|| {
+            ApiError::of(Code::MissingField, name, format!("`{name}` is required"))
+        })
+    }
+
+    /// Removes a boolean.
+    pub(super) fn boolean(&mut self, name: &str) -> Result<Option<bool>, ApiError> {
+        let Some(given) = self.take(name) else { return Ok(None) };
+        given.value.as_bool().map(Some).ok_or_else(|| given.invalid("true or false"))
+    }
+
+    /// Removes an integer in `range`.
+    pub(super) fn integer(
+        &mut self,
+        name: &str,
+        range: RangeInclusive<i128>,
+    ) -> Result<Option<i128>, ApiError> {
+        let Some(given) = self.take(name) else { return Ok(None) };
+        integer_in(&given, range).map(Some)
+    }
+
+    /// Removes the parameters of the default chain's stages, in the client's
+    /// order.
+    pub(super) fn take_stage_fields(&mut self) -> Vec<(DefaultStage, Given)> {
+        let (stages, others) = std::mem::take(&mut self.given)
+            .into_iter()
+            .partition(|given| stage_of(given.name).is_some());
+        self.given = others;
+        let stages: Vec<Given> = stages;
+        stages.into_iter().filter_map(|given| Some((stage_of(given.name)?, given))).collect()
+    }
+}
+
+/// A given integer within `range`; 5.0 is one.
+pub(super) fn integer_in(given: &Given, range: RangeInclusive<i128>) -> Result<i128, ApiError> {
+    as_integer(&given.value).filter(|value| range.contains(value)).ok_or_else(|| {
+        let (start, end) = (range.start(), range.end());
+        if *end == i128::MAX {
+            given.invalid(format_args!("an integer of at least {start}"))
+        } else {
+            given.invalid(format_args!("an integer from {start} to {end}"))
+        }
+    })
+}
+
+/// The integer a JSON number stands for, whether written `5` or `5.0`.
+pub(super) fn as_integer(value: &Value) -> Option<i128> {
+    let number = value.as_number()?;
+    number.as_i128().or_else(|| {
+        let float = number.as_f64()?;
+        (float.fract() == 0.0).then_some(float as i128)
+    })
+}
+
+/// The stage of the default chain that takes a field as its parameter.
+pub(super) fn stage_of(name: &str) -> Option<DefaultStage> {
+    FIELDS.iter().find(|field| field.name == name).and_then(|field| match field.meaning {
+        Stage(stage) => Some(stage),
+        _ => None,
+    })
+}
+
+/// The fields that a stage of the default chain takes.
+pub(super) fn fields_of(stage: DefaultStage) -> impl Iterator<Item = &'static str> {
+    FIELDS.iter().filter(move |field| field.meaning == Stage(stage)).map(|field| field.name)
+}
+
+fn find(name: &str, endpoint: Endpoint) -> Option<&'static Field> {
+    FIELDS.iter().find(|field| field.name == name && field.endpoint.is_none_or(|only| only == endpoint))
+}
+
+fn check_neutral(given: &Given, neutral: &[&str]) -> Result<(), ApiError> {
+    let accepted = neutral
+        .iter()
+        .any(|text| serde_json::from_str(text).is_ok_and(|value: Value| same(&value, &given.value)));
+    if accepted {
+        return Ok(());
+    }
+    let name = given.sent_as;
+    let value = shown(&given.value);
+    let message = if neutral.is_empty() {
+        format!("`{name}` is not supported: leave it out")
+    } else {
+        format!("`{name}` is {value}; only {} is supported", neutral.join(" or "))
+    };
+    Err(ApiError::of(Code::UnsupportedField, name, message))
+}
+
+/// Equality in which 1 is 1.0.
+fn same(a: &Value, b: &Value) -> bool {
+    a == b || a.as_f64().is_some_and(|a| b.as_f64() == Some(a))
+}
+
+fn unknown(key: &str, endpoint: Endpoint) -> ApiError {
+    /// Longer keys are nobody's misspelling, and distances are quadratic.
+    const LONGEST: usize = 64;
+    let shown_key = shown(&Value::from(key));
+    let nearest = FIELDS
+        .iter()
+        .filter(|field| field.endpoint.is_none_or(|only| only == endpoint))
+        .map(|field| (strsim::normalized_damerau_levenshtein(prefix(key, LONGEST), field.name), field.name))
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .filter(|(likeness, _)| *likeness >= 0.5);
+    let message = match nearest {
+        Some((_, name)) => format!("there is no field {shown_key}; did you mean `{name}`?"),
+        None => format!("there is no field {shown_key}"),
+    };
+    ApiError::of(Code::UnknownField, prefix(key, LONGEST), message)
+}
+
+fn prefix(text: &str, chars: usize) -> &str {
+    text.char_indices().nth(chars).map_or(text, |(cut, _)| &text[..cut])
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn admit(body: Value) -> Result<Fields, ApiError> {
+        let Value::Object(body) = body else { panic!("not an object: {body}") };
+        Fields::admit(body, Endpoint::Chat)
+    }
+
+    #[test]
+    fn names_are_distinct_and_aliases_lead_to_fields() {
+        for (index, field) in FIELDS.iter().enumerate() {
+            assert!(FIELDS[..index].iter().all(|other| other.name != field.name), "{}", field.name);
+            if let Alias(name) = field.meaning {
+                let target = FIELDS.iter().find(|field| field.name == name).unwrap();
+                assert!(!matches!(target.meaning, Alias(_)), "{name}");
+            }
+            if let Only(neutral) = field.meaning {
+                for text in neutral {
+                    serde_json::from_str::<Value>(text).unwrap();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn null_is_as_absent_for_every_name() {
+        let mut body: Map<String, Value> =
+            FIELDS.iter().map(|field| (field.name.to_owned(), Value::Null)).collect();
+        body.insert("no_such_field".into(), Value::Null);
+        let fields = Fields::admit(body, Endpoint::Chat).unwrap();
+        assert_eq!(fields.given, []);
+        assert!(fields.ignored().is_empty());
+    }
+
+    #[test]
+    fn unknown_fields_name_their_nearest() {
+        let error = admit(json!({"temprature": 1})).unwrap_err();
+        assert_eq!(error.code, Code::UnknownField);
+        assert_eq!(error.param.as_deref(), Some("temprature"));
+        assert_eq!(error.message, "there is no field \"temprature\"; did you mean `temperature`?");
+
+        let error = admit(json!({"qqqqqqqqqqqq": 1})).unwrap_err();
+        assert_eq!(error.message, "there is no field \"qqqqqqqqqqqq\"");
+
+        let error = admit(json!({"x".repeat(1_000_000): 1})).unwrap_err();
+        assert_eq!(error.param.map(|param| param.len()), Some(64));
+        assert!(error.message.len() < 200);
+    }
+
+    #[test]
+    fn a_field_of_the_other_endpoint_is_unknown() {
+        assert_eq!(admit(json!({"prompt": "a"})).unwrap_err().code, Code::UnknownField);
+        let body = Map::from_iter([("messages".to_owned(), json!([]))]);
+        let error = Fields::admit(body, Endpoint::Completions).unwrap_err();
+        assert_eq!(error.code, Code::UnknownField);
+    }
+
+    #[test]
+    fn aliases_agree_or_conflict() {
+        let mut fields = admit(json!({"max_completion_tokens": 5, "max_tokens": 5.0})).unwrap();
+        assert_eq!(fields.integer("max_tokens", 1..=100).unwrap(), Some(5));
+
+        let mut fields = admit(json!({"repeat_penalty": 1.1})).unwrap();
+        let given = fields.take("repetition_penalty").unwrap();
+        assert_eq!((given.sent_as, given.value), ("repeat_penalty", json!(1.1)));
+
+        let error = admit(json!({"max_tokens": 5, "n_predict": 6})).unwrap_err();
+        assert_eq!((error.code, error.param.as_deref()), (Code::ConflictingFields, Some("n_predict")));
+        assert!(error.message.contains('5') && error.message.contains('6'), "{}", error.message);
+    }
+
+    #[test]
+    fn neutral_values_are_accepted_and_others_refused() {
+        admit(json!({
+            "logprobs": false, "top_logprobs": 0, "echo": false, "tools": [], "typical_p": 1.0,
+            "tool_choice": "auto", "response_format": {"type": "text"}, "dry_multiplier": 0,
+            "modalities": ["text"], "function_call": "none", "length_penalty": 1.0,
+            "skip_special_tokens": true, "mirostat_mode": 0, "dialect": "openai",
+            "dry_sequence_breakers": ["\n", ":", "\"", "*"], "parallel_tool_calls": true,
+        }))
+        .unwrap();
+        for body in [
+            json!({"logprobs": true}),
+            json!({"logprobs": 0}),
+            json!({"echo": true}),
+            json!({"tools": [{"type": "function"}]}),
+            json!({"response_format": {"type": "json_object"}}),
+            json!({"guided_json": {}}),
+            json!({"typ_p": 0.9}),
+            json!({"mirostat": 2}),
+            json!({"explain": true}),
+            json!({"dialect": "mlx-lm"}),
+        ] {
+            let error = admit(body.clone()).unwrap_err();
+            assert_eq!(error.code, Code::UnsupportedField, "{body}");
+            assert_eq!(error.param.as_deref(), body.as_object().unwrap().keys().next().map(String::as_str));
+        }
+    }
+
+    #[test]
+    fn ignored_fields_are_named() {
+        let fields = admit(json!({"user": "u", "metadata": {"a": "b"}, "store": null})).unwrap();
+        assert_eq!(fields.ignored(), ["user", "metadata"]);
+    }
+
+    #[test]
+    fn integers_are_judged_by_value() {
+        let read = |value: Value, range| admit(json!({"n": value})).unwrap().integer("n", range);
+        let wide = i128::from(i64::MIN)..=i128::from(i64::MAX);
+        assert_eq!(read(json!(5.0), 1..=8).unwrap(), Some(5));
+        assert_eq!(read(json!(i64::MIN), wide.clone()).unwrap(), Some(i128::from(i64::MIN)));
+        assert_eq!(read(json!(null), 1..=8).unwrap(), None);
+        for value in [json!(0), json!(9), json!(1.5), json!("5"), json!(true), json!([]), json!(1e300)] {
+            let error = read(value.clone(), 1..=8).unwrap_err();
+            assert_eq!(error.code, Code::InvalidValue, "{value}");
+            assert!(error.message.ends_with("an integer from 1 to 8"), "{}", error.message);
+        }
+        assert!(read(json!(9_223_372_036_854_775_808_u64), wide).is_err());
+    }
+}

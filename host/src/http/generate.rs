@@ -1,0 +1,81 @@
+//! `POST /v1/completions` and `POST /v1/chat/completions`.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue};
+use axum::response::{IntoResponse, Response};
+
+use super::choice::Answers;
+use super::errors::ApiError;
+use super::fields::Endpoint;
+use super::request::{Prepared, prepare};
+use super::wire::{Reply, Usage};
+use super::{Service, blocking, read_body, sse};
+
+pub(super) async fn completions(
+    State(service): State<Arc<Service>>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    generate(service, Endpoint::Completions, request).await
+}
+
+pub(super) async fn chat_completions(
+    State(service): State<Arc<Service>>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    generate(service, Endpoint::Chat, request).await
+}
+
+async fn generate(
+    service: Arc<Service>,
+    endpoint: Endpoint,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let body = read_body(request, service.limits.request_bytes).await?;
+    let reply = Reply::new(endpoint, &service.model.id);
+    let prepared = {
+        let service = service.clone();
+        blocking(move || prepare(&service, endpoint, &body)).await?
+    };
+    let Prepared { sequences, prompt_tokens, seed, stream, ignored } = prepared;
+    let answers = Answers::submit(&service.engine, sequences)?;
+    let mut response = match stream {
+        Some(options) => sse::respond(answers, reply, options, prompt_tokens),
+        None => respond(answers, &reply, prompt_tokens).await?,
+    };
+    describe(response.headers_mut(), seed, &ignored);
+    Ok(response)
+}
+
+/// Waits for every choice to end. When the client goes away this future is
+/// dropped, and the sequences with it.
+async fn respond(
+    mut answers: Answers,
+    reply: &Reply,
+    prompt_tokens: usize,
+) -> Result<Response, ApiError> {
+    let mut texts = vec![String::new(); answers.len()];
+    let mut ends = vec![None; answers.len()];
+    while let Some((index, update)) = answers.next().await? {
+        texts[index].push_str(&update.text);
+        ends[index] = update.end;
+    }
+    let choices: Vec<_> =
+        texts.into_iter().zip(ends).filter_map(|(text, end)| Some((text, end?))).collect();
+    let completion_tokens = choices.iter().map(|(_, finish)| finish.completion_tokens).sum();
+    let usage = Usage { prompt_tokens, completion_tokens };
+    Ok(Json(reply.body(&choices, usage)).into_response())
+}
+
+/// Names the seed, which a header carries exactly where a JSON number might
+/// not, and the fields that were ignored.
+fn describe(headers: &mut HeaderMap, seed: i64, ignored: &[&str]) {
+    headers.insert("x-sluice-seed", HeaderValue::from(seed));
+    if let Ok(names) = HeaderValue::from_str(&ignored.join(", ")) {
+        if !ignored.is_empty() {
+            headers.insert("x-sluice-ignored", names);
+        }
+    }
+}

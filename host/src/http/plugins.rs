@@ -1,0 +1,85 @@
+//! `/v1/plugins`: upload, look at and remove plugins while the server runs.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use serde_json::{Value, json};
+
+use super::errors::{ApiError, Code, shown};
+use super::{PathParam, Service, blocking, path_param, read_body, unix_seconds};
+use crate::plugin::{Plugin, RemoveError, UploadError, Uploaded};
+
+/// `PUT`: the body is the component. 201 if it is new, 200 if these bytes were
+/// there already.
+pub(super) async fn upload(
+    State(service): State<Arc<Service>>,
+    request: Request,
+) -> Result<(StatusCode, Json<Value>), ApiError> {
+    let bytes = read_body(request, service.limits.plugin_bytes).await?;
+    let Uploaded { plugin, created } =
+        blocking(move || service.registry.upload(&bytes).map_err(|error| upload_error(&error)))
+            .await?;
+    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, Json(describe(&plugin))))
+}
+
+pub(super) async fn list(State(service): State<Arc<Service>>) -> Json<Value> {
+    let plugins: Vec<_> = service.registry.list().iter().map(|plugin| describe(plugin)).collect();
+    Json(json!({"object": "list", "data": plugins}))
+}
+
+pub(super) async fn show(
+    State(service): State<Arc<Service>>,
+    path: PathParam,
+) -> Result<Json<Value>, ApiError> {
+    let reference = path_param(path)?;
+    let plugin = service.registry.get(&reference).ok_or_else(|| not_found(&reference))?;
+    Ok(Json(describe(&plugin)))
+}
+
+/// `DELETE`: hides what the reference names from new requests; running ones
+/// keep it.
+pub(super) async fn remove(
+    State(service): State<Arc<Service>>,
+    path: PathParam,
+) -> Result<Json<Value>, ApiError> {
+    let reference = path_param(path)?;
+    let removed = service.registry.remove(&reference).map_err(|error| match error {
+        RemoveError::NotFound { .. } => not_found(&reference),
+        RemoveError::Builtin { .. } => ApiError::new(Code::PluginConflict, error.to_string()),
+    })?;
+    let removed: Vec<_> = removed.iter().map(|plugin| describe(plugin)).collect();
+    Ok(Json(json!({"object": "list", "deleted": true, "data": removed})))
+}
+
+fn describe(plugin: &Plugin) -> Value {
+    json!({
+        "object": "plugin",
+        "name": plugin.name,
+        "version": plugin.version.to_string(),
+        "digest": plugin.digest,
+        "kind": plugin.kind.name(),
+        "summary": plugin.summary,
+        "builtin": plugin.builtin,
+        "created": unix_seconds(plugin.uploaded_at),
+        "size_bytes": plugin.size_bytes,
+        "params_schema": plugin.params_schema,
+    })
+}
+
+fn not_found(reference: &str) -> ApiError {
+    let message = format!("there is no plugin {}", shown(&Value::from(reference)));
+    ApiError::of(Code::PluginNotFound, "plugin", message)
+}
+
+fn upload_error(error: &UploadError) -> ApiError {
+    let code = match error.code() {
+        "too_large" => Code::BodyTooLarge,
+        "version_conflict" => Code::PluginConflict,
+        "internal" => Code::InternalError,
+        _ => Code::InvalidPlugin,
+    };
+    ApiError::new(code, error.to_string())
+}

@@ -1,0 +1,272 @@
+//! A generation request, from bytes to sequences that are ready to run.
+//!
+//! Everything that can be refused is refused here, before anything joins the
+//! batch. Blocking: it tokenizes, and opens stages, which runs guest code.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use tokio::sync::mpsc;
+use uuid::Uuid;
+
+use super::Service;
+use super::body::parse_object;
+use super::choice::Choice;
+use super::errors::{ApiError, Code, shown};
+use super::fields::{Endpoint, Fields, Given, integer_in};
+use super::stages::RequestChain;
+use super::{chat, completions};
+use crate::engine::{Chain, EVENT_BUFFER, Submission, TokenId};
+use crate::plugin::SequenceInfo;
+use crate::text::{StopStrings, TextStream};
+
+/// Most choices of one request, over all its prompts. OpenAI's limit for `n`.
+const MAX_CHOICES: usize = 128;
+/// Most `stop_token_ids`: the engine compares every token with each.
+const MAX_STOP_TOKEN_IDS: usize = 256;
+
+/// A request whose every field was understood and whose chains are open.
+pub(super) struct Prepared {
+    /// In the order of their index: prompt by prompt, `n` for each.
+    pub(super) sequences: Vec<(Submission, Choice)>,
+    /// Tokens of all prompts, each counted once.
+    pub(super) prompt_tokens: usize,
+    pub(super) seed: i64,
+    pub(super) stream: Option<StreamOptions>,
+    /// Fields that cannot change a token.
+    pub(super) ignored: Vec<&'static str>,
+}
+
+/// How a streamed answer looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct StreamOptions {
+    pub(super) include_usage: bool,
+}
+
+/// What a request says beside its prompt and its stages.
+struct Terms {
+    n: usize,
+    max_tokens: Option<i128>,
+    stop: Arc<StopStrings>,
+    end_ids: Vec<TokenId>,
+    seed: i64,
+    stream: Option<StreamOptions>,
+}
+
+/// Reads a body and opens the chains it asks for.
+///
+/// # Errors
+/// The first fault found.
+pub(super) fn prepare(
+    service: &Service,
+    endpoint: Endpoint,
+    body: &[u8],
+) -> Result<Prepared, ApiError> {
+    let mut fields = Fields::admit(parse_object(body)?, endpoint)?;
+    check_model(fields.take("model").as_ref(), &service.model.id)?;
+    let terms = Terms::read(&mut fields, service)?;
+    let vocabulary_size = service.engine.model_info().vocabulary_size;
+    let chain = RequestChain::read(&mut fields, &service.registry, vocabulary_size)?;
+    let prompts = match endpoint {
+        Endpoint::Chat => {
+            let template = service.model.template.as_ref();
+            vec![chat::read_prompt(&mut fields, &service.model.tokenizer, template)?]
+        }
+        Endpoint::Completions => {
+            let given = fields.required("prompt")?;
+            completions::read_prompts(&given, &service.model.tokenizer, MAX_CHOICES)?
+        }
+    };
+    if prompts.len() * terms.n > MAX_CHOICES {
+        let message = format!(
+            "`n` is {} for {} prompts; a request has at most {MAX_CHOICES} choices",
+            terms.n,
+            prompts.len()
+        );
+        return Err(ApiError::of(Code::InvalidValue, "n", message));
+    }
+    let prompt_tokens = prompts.iter().map(Vec::len).sum();
+    let mut sequences = Vec::new();
+    for prompt in prompts {
+        sequences.extend(open(service, &chain, &terms, prompt)?);
+    }
+    Ok(Prepared {
+        sequences,
+        prompt_tokens,
+        seed: terms.seed,
+        stream: terms.stream,
+        ignored: fields.ignored().to_vec(),
+    })
+}
+
+/// Opens the `n` choices of one prompt. They are numbered within the prompt,
+/// so that a prompt's answers do not depend on the ones sent along with it.
+fn open(
+    service: &Service,
+    chain: &RequestChain,
+    terms: &Terms,
+    prompt: Vec<TokenId>,
+) -> Result<Vec<(Submission, Choice)>, ApiError> {
+    let context_length = service.engine.model_info().context_length;
+    let max_tokens = terms.max_tokens_after(&prompt, context_length)?;
+    let min_tokens = check_min_tokens(chain, max_tokens)?;
+    let info = SequenceInfo { prompt, max_tokens, end_ids: terms.end_ids.clone() };
+    let chains = service
+        .runtime
+        .open(&service.model.vocabulary, chain.stages(), &info, terms.seed, terms.n as u32)
+        .map_err(|error| chain.open_error(error))?;
+    let sequence = |chain: Box<dyn Chain>| {
+        let (events, receiver) = mpsc::channel(EVENT_BUFFER);
+        let vocabulary = service.model.tokenizer.vocabulary().clone();
+        let text = TextStream::new(vocabulary, terms.stop.clone(), min_tokens);
+        let submission = Submission {
+            prompt: info.prompt.clone(),
+            max_tokens,
+            end_ids: info.end_ids.clone(),
+            chain,
+            events,
+        };
+        (submission, Choice::new(receiver, text, terms.stop.clone()))
+    };
+    Ok(chains.into_iter().map(sequence).collect())
+}
+
+impl Terms {
+    fn read(fields: &mut Fields, service: &Service) -> Result<Self, ApiError> {
+        let n = fields.integer("n", 1..=MAX_CHOICES as i128)?.unwrap_or(1);
+        if let Some(given) = fields.take("best_of") {
+            if integer_in(&given, 1..=i128::MAX)? != n {
+                let message = format!(
+                    "`best_of` is {} but `n` is {n}; only equal values are supported",
+                    shown(&given.value)
+                );
+                return Err(ApiError::of(Code::UnsupportedField, "best_of", message));
+            }
+        }
+        let seeds = i128::from(i64::MIN)..=i128::from(i64::MAX);
+        Ok(Self {
+            n: n as usize,
+            max_tokens: fields.integer("max_tokens", 1..=i128::MAX)?,
+            stop: Arc::new(read_stop(fields.take("stop"))?),
+            end_ids: read_end_ids(fields.take("stop_token_ids"), service)?,
+            seed: fields.integer("seed", seeds)?.map_or_else(random_seed, |seed| seed as i64),
+            stream: read_stream(fields)?,
+        })
+    }
+
+    /// The most tokens that may follow `prompt`.
+    fn max_tokens_after(&self, prompt: &[TokenId], context_length: u32) -> Result<u32, ApiError> {
+        let room = i128::from(context_length) - prompt.len() as i128;
+        if room < 1 {
+            let message = format!(
+                "the prompt has {} tokens; with the model's context of {context_length} tokens \
+                 it may have at most {}",
+                prompt.len(),
+                context_length.saturating_sub(1)
+            );
+            return Err(ApiError::new(Code::ContextLengthExceeded, message));
+        }
+        Ok(self.max_tokens.map_or(room, |most| most.min(room)) as u32)
+    }
+}
+
+fn check_model(given: Option<&Given>, loaded: &str) -> Result<(), ApiError> {
+    match given {
+        None => Ok(()),
+        Some(Given { value: Value::String(name), .. }) if name == loaded => Ok(()),
+        Some(Given { value: Value::String(_), value: given, .. }) => {
+            let message = format!("there is no model {}; this server has `{loaded}`", shown(given));
+            Err(ApiError::of(Code::ModelNotFound, "model", message))
+        }
+        Some(given) => Err(given.invalid("a model's name")),
+    }
+}
+
+fn check_min_tokens(chain: &RequestChain, max_tokens: u32) -> Result<usize, ApiError> {
+    match chain.min_tokens() {
+        None => Ok(0),
+        Some((min, _)) if min <= u64::from(max_tokens) => Ok(min as usize),
+        Some((min, name)) => {
+            let message = format!("`{name}` is {min}, more than the {max_tokens} tokens there may be");
+            Err(ApiError::of(Code::ConflictingFields, name, message))
+        }
+    }
+}
+
+/// Reads `stop`: a string or a list of strings.
+fn read_stop(given: Option<Given>) -> Result<StopStrings, ApiError> {
+    const EXPECTED: &str = "a string or a list of strings";
+    let strings = match &given {
+        None => Vec::new(),
+        Some(Given { value: Value::String(text), .. }) => vec![text.clone()],
+        Some(given) => given
+            .value
+            .as_array()
+            .ok_or_else(|| given.invalid(EXPECTED))?
+            .iter()
+            .map(|item| item.as_str().map(str::to_owned).ok_or_else(|| given.invalid(EXPECTED)))
+            .collect::<Result<_, _>>()?,
+    };
+    StopStrings::new(strings).map_err(|error| ApiError::of(Code::InvalidValue, "stop", error.to_string()))
+}
+
+/// Every id that ends a sequence: the model's and the request's, ascending.
+fn read_end_ids(given: Option<Given>, service: &Service) -> Result<Vec<TokenId>, ApiError> {
+    let mut ids = service.engine.model_info().end_of_sequence.clone();
+    if let Some(given) = given {
+        let items = given
+            .value
+            .as_array()
+            .filter(|items| items.len() <= MAX_STOP_TOKEN_IDS)
+            .ok_or_else(|| given.invalid(format_args!("a list of at most {MAX_STOP_TOKEN_IDS} token ids")))?;
+        let limit = service.model.tokenizer.size();
+        for item in items {
+            ids.push(completions::read_id(given.sent_as, item, limit)?);
+        }
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    Ok(ids)
+}
+
+/// Reads `stream` and `stream_options`.
+fn read_stream(fields: &mut Fields) -> Result<Option<StreamOptions>, ApiError> {
+    let stream = fields.boolean("stream")?.unwrap_or(false);
+    let Some(given) = fields.take("stream_options") else {
+        return Ok(stream.then(StreamOptions::default));
+    };
+    if !stream {
+        let message = "`stream_options` has no effect unless `stream` is true";
+        return Err(ApiError::of(Code::ConflictingFields, "stream_options", message));
+    }
+    let object = given.value.as_object().ok_or_else(|| given.invalid("an object"))?;
+    read_stream_options(object).map(Some)
+}
+
+fn read_stream_options(object: &Map<String, Value>) -> Result<StreamOptions, ApiError> {
+    let mut options = StreamOptions::default();
+    for (key, value) in object.iter().filter(|(_, value)| !value.is_null()) {
+        let path = format!("stream_options.{key}");
+        match (key.as_str(), value) {
+            ("include_usage", Value::Bool(include)) => options.include_usage = *include,
+            ("include_usage", other) => return Err(ApiError::invalid(&path, other, "true or false")),
+            // Random padding of chunks against observers of their length.
+            ("include_obfuscation", Value::Bool(false)) => {}
+            ("include_obfuscation", _) => {
+                let message = format!("`{path}` is {}; only false is supported", shown(value));
+                return Err(ApiError::of(Code::UnsupportedField, path, message));
+            }
+            _ => {
+                let message = format!("there is no `{path}`; did you mean `include_usage`?");
+                return Err(ApiError::of(Code::UnknownField, path, message));
+            }
+        }
+    }
+    Ok(options)
+}
+
+/// A seed below 2⁵³, which every JSON reader carries without loss when the
+/// client sends it back.
+fn random_seed() -> i64 {
+    (Uuid::new_v4().as_u128() & ((1 << 53) - 1)) as i64
+}

@@ -1,0 +1,342 @@
+//! From a request's fields to the stages of its chain.
+
+use std::ops::RangeInclusive;
+
+use serde_json::{Map, Value};
+
+use super::errors::{ApiError, Code, shown};
+use super::fields::{DefaultStage, Fields, Given, as_integer};
+use crate::plugin::{Kind, OpenError, ParamsError, Registry, StageRef, check_chain};
+
+/// Most stages of one request: each is an instance with memory of its own.
+const MAX_STAGES: usize = 32;
+
+/// The stages of a request, checked: known plugins in a valid order, with
+/// parameters that their schemas accept.
+pub(super) struct RequestChain {
+    stages: Vec<StageRef>,
+    origins: Vec<Origin>,
+}
+
+/// Which part of the request a stage comes from, to name it in errors.
+enum Origin {
+    /// A stage of the default chain, with the fields given for it.
+    Default(DefaultStage, Vec<Given>),
+    /// An entry of a list, such as `processors[0]`.
+    Entry(String),
+}
+
+impl RequestChain {
+    /// Reads `chain`, `processors` and every field of a default stage.
+    ///
+    /// # Errors
+    /// The first field that cannot be honoured.
+    pub(super) fn read(
+        fields: &mut Fields,
+        registry: &Registry,
+        vocabulary_size: u32,
+    ) -> Result<Self, ApiError> {
+        let replacement = fields.take("chain");
+        let additions = fields.take("processors");
+        let params = fields.take_stage_fields();
+        let chain = match replacement {
+            Some(list) => Self::replaced(&list, additions.as_ref(), &params, registry)?,
+            None => Self::extended(additions.as_ref(), params, registry, vocabulary_size)?,
+        };
+        chain.check()?;
+        Ok(chain)
+    }
+
+    /// `chain`: these stages and no others, so fields of the default chain
+    /// would have no effect.
+    fn replaced(
+        list: &Given,
+        additions: Option<&Given>,
+        params: &[(DefaultStage, Given)],
+        registry: &Registry,
+    ) -> Result<Self, ApiError> {
+        let beside = additions.or_else(|| params.first().map(|(_, given)| given));
+        if let Some(given) = beside {
+            let message = format!(
+                "`{0}` has no effect beside `chain`, which replaces the default stages: \
+                 leave it out or give it to a stage of the chain",
+                given.sent_as
+            );
+            return Err(ApiError::of(Code::ConflictingFields, given.sent_as, message));
+        }
+        let entries = read_entries(list, registry)?;
+        if entries.is_empty() {
+            return Err(list.invalid("a list of stages that ends with a sampler"));
+        }
+        let (stages, origins) = entries.into_iter().unzip();
+        Ok(Self { stages, origins })
+    }
+
+    /// The default chain, with the stages of `processors` after the default
+    /// ones of their kind. A sampler takes the place of the default one.
+    fn extended(
+        additions: Option<&Given>,
+        mut params: Vec<(DefaultStage, Given)>,
+        registry: &Registry,
+        vocabulary_size: u32,
+    ) -> Result<Self, ApiError> {
+        let additions = match additions {
+            Some(list) => read_entries(list, registry)?,
+            None => Vec::new(),
+        };
+        let mut chain = Self { stages: Vec::new(), origins: Vec::new() };
+        let replaces_sampler =
+            additions.iter().any(|(stage, _)| matches!(stage.plugin.kind, Kind::Sampler));
+        if replaces_sampler {
+            if let Some((_, given)) = params.iter().find(|(to, _)| *to == DefaultStage::Sampler) {
+                let message = format!(
+                    "`{}` has no effect: `processors` replaces the default sampler",
+                    given.sent_as
+                );
+                return Err(ApiError::of(Code::ConflictingFields, given.sent_as, message));
+            }
+        }
+        for (_, given) in &mut params {
+            canonicalise(given, vocabulary_size);
+        }
+        chain.push_default(DefaultStage::Rules, &params, registry)?;
+        chain.push_default(DefaultStage::Penalties, &params, registry)?;
+        for kind in [Kind::TokenProcessor, Kind::LogitsProcessor, Kind::Sampler] {
+            for (stage, origin) in additions.iter().filter(|(stage, _)| stage.plugin.kind == kind) {
+                chain.stages.push(stage.clone());
+                chain.origins.push(Origin::Entry(origin.name()));
+            }
+        }
+        if !replaces_sampler {
+            chain.push_default(DefaultStage::Sampler, &params, registry)?;
+        }
+        Ok(chain)
+    }
+
+    fn push_default(
+        &mut self,
+        stage: DefaultStage,
+        params: &[(DefaultStage, Given)],
+        registry: &Registry,
+    ) -> Result<(), ApiError> {
+        let name = stage.plugin();
+        let plugin = registry.get(name).ok_or_else(|| {
+            let message = format!("the default plugin `{name}` is not in the registry");
+            ApiError::new(Code::PluginNotFound, message)
+        })?;
+        let given: Vec<Given> =
+            params.iter().filter(|(to, _)| *to == stage).map(|(_, given)| given.clone()).collect();
+        let params =
+            given.iter().map(|given| (given.name.to_owned(), given.value.clone())).collect();
+        self.stages.push(StageRef { plugin, params });
+        self.origins.push(Origin::Default(stage, given));
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), ApiError> {
+        check_chain(&self.stages).map_err(|error| {
+            let origin = error.index().and_then(|index| self.origins.get(index));
+            let param = origin.map(Origin::name);
+            ApiError { code: Code::InvalidChain, message: error.to_string(), param }
+        })?;
+        for (stage, origin) in self.stages.iter().zip(&self.origins) {
+            let params = Value::Object(stage.params.clone());
+            stage
+                .plugin
+                .validate_params(&params)
+                .map_err(|error| origin.refuse(&error, &params, &stage.plugin.params_schema))?;
+        }
+        Ok(())
+    }
+
+    /// The stages, in order.
+    pub(super) fn stages(&self) -> &[StageRef] {
+        &self.stages
+    }
+
+    /// Fewest tokens before an end, and the name by which the client set it.
+    pub(super) fn min_tokens(&self) -> Option<(u64, &'static str)> {
+        self.origins.iter().find_map(|origin| match origin {
+            Origin::Default(DefaultStage::Rules, given) => {
+                let given = given.iter().find(|given| given.name == "min_tokens")?;
+                Some((given.value.as_u64()?, given.sent_as))
+            }
+            _ => None,
+        })
+    }
+
+    /// Why the chain could not be opened, for the client.
+    pub(super) fn open_error(&self, error: OpenError) -> ApiError {
+        match error {
+            OpenError::Chain(error) => ApiError::new(Code::InvalidChain, error.to_string()),
+            OpenError::InvalidParams { stage, message } => self.invalid_params(&stage, &message),
+            OpenError::Full { message } => ApiError::new(Code::Overloaded, message),
+            OpenError::Fault(fault) => ApiError::new(Code::PluginError, fault.to_string()),
+        }
+    }
+
+    /// A plugin's own complaint about its parameters, which passed the schema.
+    fn invalid_params(&self, stage: &str, message: &str) -> ApiError {
+        let origin = self.labels().zip(&self.origins).find(|(label, _)| label == stage);
+        let param = origin.and_then(|(_, origin)| match origin {
+            // A plugin is asked to name the parameter; it is not made to.
+            Origin::Default(_, given) => given
+                .iter()
+                .filter(|given| message.contains(given.name))
+                .max_by_key(|given| given.name.len())
+                .map(|given| given.sent_as.to_owned()),
+            Origin::Entry(name) => Some(format!("{name}.params")),
+        });
+        let message = format!("stage `{stage}`: {message}");
+        ApiError { code: Code::InvalidValue, message, param }
+    }
+
+    /// The stages' names as faults give them: the plugin's name, and `name#k`
+    /// for its k-th repetition.
+    fn labels(&self) -> impl Iterator<Item = String> {
+        self.stages.iter().enumerate().map(|(index, stage)| {
+            let name = &stage.plugin.name;
+            match self.stages[..index].iter().filter(|other| other.plugin.name == *name).count() {
+                0 => name.clone(),
+                repetition => format!("{name}#{repetition}"),
+            }
+        })
+    }
+}
+
+impl Origin {
+    fn name(&self) -> String {
+        match self {
+            Self::Default(stage, _) => stage.plugin().to_owned(),
+            Self::Entry(name) => name.clone(),
+        }
+    }
+
+    /// The schema's refusal in the client's words.
+    fn refuse(&self, error: &ParamsError, params: &Value, schema: &Value) -> ApiError {
+        let path = error.pointer.trim_start_matches('/');
+        let (name, rest) = path.split_once('/').unwrap_or((path, ""));
+        let name = name.replace("~1", "/").replace("~0", "~");
+        let param = match self {
+            Self::Default(stage, given) => given
+                .iter()
+                .find(|given| given.name == name)
+                .map_or_else(|| stage.plugin().to_owned(), |given| given.sent_as.to_owned()),
+            Self::Entry(entry) if path.is_empty() => format!("{entry}.params"),
+            Self::Entry(entry) => format!("{entry}.params.{name}"),
+        };
+        let value = params.pointer(&error.pointer).filter(|_| !path.is_empty());
+        let allowed = schema["properties"].get(&name).filter(|_| rest.is_empty()).and_then(allowed);
+        match (value, allowed) {
+            (Some(value), Some(allowed)) => ApiError::invalid(&param, value, allowed),
+            (Some(value), None) => {
+                let place = if rest.is_empty() { String::new() } else { format!(" at `{rest}`") };
+                let message = format!("`{param}`{place} is {}: {}", shown(value), error.message);
+                ApiError::of(Code::InvalidValue, param, message)
+            }
+            (None, _) => {
+                let message = format!("`{param}`: {}", error.message);
+                ApiError::of(Code::InvalidValue, param, message)
+            }
+        }
+    }
+}
+
+/// What the schema of a plain number or boolean allows, in words.
+fn allowed(schema: &Value) -> Option<String> {
+    let mut words = match schema["type"].as_str()? {
+        "number" => "a number".to_owned(),
+        "integer" => "an integer".to_owned(),
+        "boolean" => return Some("true or false".to_owned()),
+        _ => return None,
+    };
+    let bounds = [
+        ("minimum", "of at least"),
+        ("exclusiveMinimum", "above"),
+        ("maximum", "at most"),
+        ("exclusiveMaximum", "below"),
+    ];
+    let given: Vec<_> = bounds
+        .iter()
+        .filter_map(|(key, text)| Some(format!("{text} {}", schema.get(key)?)))
+        .collect();
+    if !given.is_empty() {
+        words = format!("{words} {}", given.join(" and "));
+    }
+    Some(words)
+}
+
+/// Writes a number as the default stages read it: integers without a
+/// fraction, and a `top_k` beyond the vocabulary as the vocabulary's size,
+/// which keeps everything too.
+fn canonicalise(given: &mut Given, vocabulary_size: u32) {
+    let Some(integer) = as_integer(&given.value) else { return };
+    let integer = match given.name {
+        "top_k" => integer.min(i128::from(vocabulary_size)),
+        _ => integer,
+    };
+    if let Ok(integer) = i64::try_from(integer) {
+        given.value = integer.into();
+    }
+}
+
+/// Reads a list of `{plugin, params, on_fault}`.
+fn read_entries(
+    list: &Given,
+    registry: &Registry,
+) -> Result<Vec<(StageRef, Origin)>, ApiError> {
+    const COUNT: RangeInclusive<usize> = 0..=MAX_STAGES;
+    let entries = list
+        .value
+        .as_array()
+        .filter(|entries| COUNT.contains(&entries.len()))
+        .ok_or_else(|| {
+            list.invalid(format_args!("a list of at most {MAX_STAGES} objects with a `plugin`"))
+        })?;
+    entries
+        .iter()
+        .enumerate()
+        .map(|(index, entry)| {
+            let name = format!("{}[{index}]", list.sent_as);
+            let stage = read_entry(&name, entry, registry)?;
+            Ok((stage, Origin::Entry(name)))
+        })
+        .collect()
+}
+
+fn read_entry(name: &str, entry: &Value, registry: &Registry) -> Result<StageRef, ApiError> {
+    let object = entry
+        .as_object()
+        .ok_or_else(|| ApiError::invalid(name, entry, "an object with a `plugin`"))?;
+    let mut plugin = None;
+    let mut params = Map::new();
+    for (key, value) in object.iter().filter(|(_, value)| !value.is_null()) {
+        let path = format!("{name}.{key}");
+        match (key.as_str(), value) {
+            ("plugin", Value::String(reference)) => plugin = Some(reference),
+            ("plugin", other) => {
+                return Err(ApiError::invalid(&path, other, "a plugin's name, name@version or digest"));
+            }
+            ("params", Value::Object(object)) => params.clone_from(object),
+            ("params", other) => return Err(ApiError::invalid(&path, other, "an object")),
+            ("on_fault", value) if value == "fail" => {}
+            ("on_fault", value) => {
+                let message = format!("`{path}` is {}; only \"fail\" is supported", shown(value));
+                return Err(ApiError::of(Code::UnsupportedField, path, message));
+            }
+            _ => {
+                let message = format!("there is no `{path}`; a stage has `plugin`, `params` and `on_fault`");
+                return Err(ApiError::of(Code::UnknownField, path, message));
+            }
+        }
+    }
+    let path = format!("{name}.plugin");
+    let reference = plugin.ok_or_else(|| {
+        ApiError::of(Code::MissingField, &path, format!("`{path}` is required"))
+    })?;
+    let plugin = registry.get(reference).ok_or_else(|| {
+        let message = format!("there is no plugin `{}`", shown(&Value::from(reference.as_str())).trim_matches('"'));
+        ApiError::of(Code::PluginNotFound, &path, message)
+    })?;
+    Ok(StageRef { plugin, params })
+}

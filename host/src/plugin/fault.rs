@@ -1,0 +1,105 @@
+//! What went wrong in a plugin, in words for its author.
+
+use std::time::Duration;
+
+use wasmtime::Trap;
+
+use crate::engine::Fault;
+
+/// The kinds of [`Fault`], stable.
+pub(super) mod kind {
+    pub(crate) const DEADLINE: &str = "deadline";
+    pub(crate) const TRAP: &str = "trap";
+    pub(crate) const MEMORY: &str = "memory";
+    pub(crate) const INVALID_CALL: &str = "invalid_call";
+    pub(crate) const INVALID_EDIT: &str = "invalid_edit";
+    pub(crate) const INVALID_DECISION: &str = "invalid_decision";
+    pub(crate) const INVALID_ROW: &str = "invalid_row";
+    pub(crate) const BANNED_TOKEN: &str = "banned_token";
+    pub(crate) const ALL_BANNED: &str = "all_banned";
+    pub(crate) const ERROR: &str = "error";
+    pub(crate) const OPEN: &str = "open";
+}
+
+/// A guest broke a rule of the contract in a call to the host. It ends the
+/// guest's call like a trap.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{message}")]
+pub(super) struct HostFault {
+    pub(super) kind: &'static str,
+    pub(super) message: String,
+}
+
+impl HostFault {
+    pub(super) fn new(kind: &'static str, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self { kind, message }
+    }
+
+    pub(super) fn edit(message: impl Into<String>) -> Self {
+        Self::new(kind::INVALID_EDIT, message)
+    }
+}
+
+pub(super) fn fault(stage: &str, kind: &'static str, message: impl Into<String>) -> Fault {
+    Fault {
+        stage: stage.to_owned(),
+        kind,
+        message: message.into(),
+    }
+}
+
+/// Reads the error that ended a call of the guest's `function`. `panic` is
+/// what the guest last wrote to `log` as an error during the call.
+pub(super) fn from_error(
+    stage: &str,
+    function: &str,
+    limit: Duration,
+    error: &wasmtime::Error,
+    panic: Option<&str>,
+) -> Fault {
+    if let Some(HostFault { kind, message }) = error.downcast_ref() {
+        return fault(stage, kind, format!("in `{function}`, {message}"));
+    }
+    let Some(trap) = error.downcast_ref::<Trap>() else {
+        let cause = error.root_cause();
+        return fault(
+            stage,
+            kind::INVALID_CALL,
+            format!("in `{function}`, {cause}"),
+        );
+    };
+    match trap {
+        Trap::Interrupt => fault(
+            stage,
+            kind::DEADLINE,
+            format!("`{function}` ran for longer than its limit of {limit:?}"),
+        ),
+        Trap::StackOverflow => fault(
+            stage,
+            kind::TRAP,
+            format!("`{function}` recursed until its stack was used up"),
+        ),
+        Trap::UnreachableCodeReached => fault(
+            stage,
+            kind::TRAP,
+            match panic {
+                Some(panic) => format!("`{function}` panicked: {panic}"),
+                None => format!("`{function}` executed `unreachable`, as a panic does"),
+            },
+        ),
+        other => fault(
+            stage,
+            kind::TRAP,
+            format!("`{function}` trapped: {}", cause(*other)),
+        ),
+    }
+}
+
+fn cause(trap: Trap) -> String {
+    let text = trap.to_string();
+    match text.strip_prefix("wasm trap: ") {
+        Some(cause) => cause.to_owned(),
+        None => text,
+    }
+}

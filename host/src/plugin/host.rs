@@ -1,0 +1,194 @@
+//! The imports of the contract, written once for the three kinds of plugin.
+
+use sluice_kernels::row;
+use wasmtime::Result;
+
+use super::bindings::{control, edits, log, logits, random, types, vocabulary};
+use super::edits::Edits;
+use super::fault::{HostFault, kind};
+use super::state::{Decision, HostState, Phase};
+use crate::engine::TokenId;
+
+/// Longest text that `encode` takes, in bytes: the call cannot be interrupted,
+/// and a tokenizer handles this much in some ten milliseconds.
+const MAX_ENCODE_BYTES: usize = 64 * 1024;
+
+impl types::Host for HostState {}
+
+impl vocabulary::Host for HostState {
+    fn model(&mut self) -> Result<types::ModelInfo> {
+        let info = self.vocabulary("model")?.info();
+        Ok(types::ModelInfo {
+            vocabulary_size: info.vocabulary_size,
+            tokenizer_size: info.tokenizer_size,
+            end_of_sequence: info.end_of_sequence.clone(),
+            context_length: info.context_length,
+        })
+    }
+
+    fn token_bytes(&mut self, id: TokenId) -> Result<Vec<u8>> {
+        let vocabulary = self.vocabulary("token-bytes")?;
+        match vocabulary.token_bytes(id) {
+            Some(bytes) => Ok(bytes.to_vec()),
+            None => Err(HostFault::new(
+                kind::INVALID_CALL,
+                format!(
+                    "`token-bytes` was given the id {id}, the vocabulary has {}",
+                    vocabulary.info().vocabulary_size
+                ),
+            )
+            .into()),
+        }
+    }
+
+    fn all_token_bytes(&mut self) -> Result<(Vec<u32>, Vec<u8>)> {
+        let (offsets, bytes) = self.vocabulary("all-token-bytes")?.all_token_bytes();
+        Ok((offsets.to_vec(), bytes.to_vec()))
+    }
+
+    fn special_tokens(&mut self) -> Result<Vec<(TokenId, String)>> {
+        Ok(self.vocabulary("special-tokens")?.special_tokens().to_vec())
+    }
+
+    fn encode(&mut self, text: String) -> Result<Vec<TokenId>> {
+        let vocabulary = self.vocabulary("encode")?;
+        if text.len() > MAX_ENCODE_BYTES {
+            return Err(HostFault::new(
+                kind::INVALID_CALL,
+                format!(
+                    "`encode` was given {} bytes, the limit is {MAX_ENCODE_BYTES}",
+                    text.len()
+                ),
+            )
+            .into());
+        }
+        Ok(vocabulary.encode(&text))
+    }
+}
+
+impl HostState {
+    /// Where an edit is recorded, and the number of ids there are.
+    fn edits(&mut self, import: &str) -> Result<(u32, &mut Edits)> {
+        self.only_in(import, &[Phase::Plan, Phase::Process])?;
+        let vocabulary_size = self.vocabulary(import)?.info().vocabulary_size;
+        Ok((vocabulary_size, &mut self.edits))
+    }
+
+    fn decide(&mut self, import: &str, decision: Decision) -> Result<()> {
+        self.only_in(import, &[Phase::Plan])?;
+        if self.decision.is_some() {
+            return Err(HostFault::new(
+                kind::INVALID_DECISION,
+                format!("`{import}` was called after this call had decided already"),
+            )
+            .into());
+        }
+        self.decision = Some(decision);
+        Ok(())
+    }
+
+    fn lent_row(&self, import: &str) -> Result<&[f32]> {
+        self.only_in(import, &[Phase::Process, Phase::Sample])?;
+        Ok(&self.row)
+    }
+}
+
+impl edits::Host for HostState {
+    fn add(&mut self, ids: Vec<TokenId>, values: Vec<f32>) -> Result<()> {
+        let (vocabulary_size, edits) = self.edits("add")?;
+        Ok(edits.add(vocabulary_size, ids, values)?)
+    }
+
+    fn add_masked(&mut self, words: Vec<u32>, value: f32) -> Result<()> {
+        let (vocabulary_size, edits) = self.edits("add-masked")?;
+        Ok(edits.add_masked(vocabulary_size, words, value)?)
+    }
+
+    fn scale(&mut self, ids: Vec<TokenId>, divisor: f32) -> Result<()> {
+        let (vocabulary_size, edits) = self.edits("scale")?;
+        Ok(edits.scale(vocabulary_size, ids, divisor)?)
+    }
+
+    fn deny(&mut self, ids: Vec<TokenId>) -> Result<()> {
+        let (vocabulary_size, edits) = self.edits("deny")?;
+        Ok(edits.deny(vocabulary_size, ids)?)
+    }
+
+    fn allow(&mut self, ids: Vec<TokenId>) -> Result<()> {
+        let (vocabulary_size, edits) = self.edits("allow")?;
+        Ok(edits.allow(vocabulary_size, ids)?)
+    }
+
+    fn mask(&mut self, words: Vec<u32>) -> Result<()> {
+        let (vocabulary_size, edits) = self.edits("mask")?;
+        Ok(edits.mask(vocabulary_size, words)?)
+    }
+}
+
+impl control::Host for HostState {
+    fn force(&mut self, ids: Vec<TokenId>) -> Result<()> {
+        let vocabulary_size = self.vocabulary("force")?.info().vocabulary_size;
+        if ids.is_empty() {
+            let message = "`force` was given an empty list";
+            return Err(HostFault::new(kind::INVALID_DECISION, message).into());
+        }
+        if let Some(id) = ids.iter().find(|&&id| id >= vocabulary_size) {
+            let message =
+                format!("`force` was given the id {id}, the vocabulary has {vocabulary_size}");
+            return Err(HostFault::new(kind::INVALID_DECISION, message).into());
+        }
+        self.decide("force", Decision::Force(ids))
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        self.decide("stop", Decision::Stop)
+    }
+}
+
+impl logits::Host for HostState {
+    fn top(&mut self, k: u32) -> Result<logits::Candidates> {
+        let row = self.lent_row("top")?;
+        let (mut ids, mut logits) = (Vec::new(), Vec::new());
+        row::top_k(row, k as usize, &mut ids, &mut logits);
+        Ok(logits::Candidates { ids, logits })
+    }
+
+    fn log_sum_exp(&mut self, temperature: f32) -> Result<f64> {
+        let row = self.lent_row("log-sum-exp")?;
+        if !temperature.is_finite() || temperature <= 0.0 {
+            return Err(HostFault::new(
+                kind::INVALID_CALL,
+                format!(
+                    "`log-sum-exp` was given the temperature {temperature}, which is not finite \
+                     and above zero"
+                ),
+            )
+            .into());
+        }
+        Ok(row::log_sum_exp(row, temperature))
+    }
+
+    fn row(&mut self) -> Result<Vec<f32>> {
+        Ok(self.lent_row("row")?.to_vec())
+    }
+}
+
+impl random::Host for HostState {
+    fn bits(&mut self, draw: u32) -> Result<u64> {
+        self.only_in("bits", &[Phase::Process, Phase::Sample])?;
+        Ok(self.chance.bits(draw))
+    }
+}
+
+impl log::Host for HostState {
+    fn write(&mut self, level: log::Level, message: String) -> Result<()> {
+        let level = match level {
+            log::Level::Debug => tracing::Level::DEBUG,
+            log::Level::Info => tracing::Level::INFO,
+            log::Level::Warn => tracing::Level::WARN,
+            log::Level::Error => tracing::Level::ERROR,
+        };
+        self.log.write(level, message);
+        Ok(())
+    }
+}

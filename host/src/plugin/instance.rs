@@ -1,0 +1,334 @@
+//! One instance of a plugin: a store, the guest's exports, and the rule that
+//! every call of them has a deadline and ends in a value or a fault.
+
+use std::cell::Cell;
+use std::mem;
+use std::sync::Arc;
+use std::time::Duration;
+
+use wasmtime::component::{Component, ResourceAny};
+use wasmtime::{PoolConcurrencyLimitError, Store};
+
+use super::bindings::logits_plugin::{self, LogitsPlugin, LogitsPluginPre};
+use super::bindings::sampler::{self, SamplerPlugin, SamplerPluginPre};
+use super::bindings::token::{self, TokenPlugin, TokenPluginPre};
+use super::bindings::types::{OpenError, SequenceInfo};
+use super::edits::Edits;
+use super::fault::{self, fault, kind};
+use super::memory::MemoryLimiter;
+use super::plugin::Kind;
+use super::random::Chance;
+use super::runtime::{InstancePermit, Limits, Runtime, host_call_bytes, ticks};
+use super::state::{Decision, HostState, Phase};
+use super::vocabulary::Vocabulary;
+use crate::engine::{Fault, TokenId};
+
+/// Longest message of a guest that a fault carries, in bytes.
+const MAX_MESSAGE_BYTES: usize = 2_000;
+
+/// A component whose imports are linked and whose exports have the contract's
+/// types: ready to be made an instance of.
+pub(super) enum Linked {
+    Token(TokenPluginPre<HostState>),
+    Logits(LogitsPluginPre<HostState>),
+    Sampler(SamplerPluginPre<HostState>),
+}
+
+impl Linked {
+    pub(super) fn new(
+        runtime: &Runtime,
+        kind: Kind,
+        component: &Component,
+    ) -> wasmtime::Result<Self> {
+        let linked = runtime.linker(kind).instantiate_pre(component)?;
+        Ok(match kind {
+            Kind::TokenProcessor => Self::Token(TokenPluginPre::new(linked)?),
+            Kind::LogitsProcessor => Self::Logits(LogitsPluginPre::new(linked)?),
+            Kind::Sampler => Self::Sampler(SamplerPluginPre::new(linked)?),
+        })
+    }
+
+    fn instantiate(&self, store: &mut Store<HostState>) -> wasmtime::Result<Guest> {
+        Ok(match self {
+            Self::Token(linked) => Guest::Token(linked.instantiate(store)?),
+            Self::Logits(linked) => Guest::Logits(linked.instantiate(store)?),
+            Self::Sampler(linked) => Guest::Sampler(linked.instantiate(store)?),
+        })
+    }
+}
+
+enum Guest {
+    Token(TokenPlugin),
+    Logits(LogitsPlugin),
+    Sampler(SamplerPlugin),
+}
+
+impl Guest {
+    fn token(
+        &self,
+    ) -> wasmtime::Result<token::exports::sluice::sampling::token_processor::GuestSequence<'_>>
+    {
+        match self {
+            Self::Token(guest) => Ok(guest.sluice_sampling_token_processor().sequence()),
+            _ => Err(wasmtime::Error::msg("the plugin is not a token processor")),
+        }
+    }
+
+    fn logits(
+        &self,
+    ) -> wasmtime::Result<
+        logits_plugin::exports::sluice::sampling::logits_processor::GuestSequence<'_>,
+    > {
+        match self {
+            Self::Logits(guest) => Ok(guest.sluice_sampling_logits_processor().sequence()),
+            _ => Err(wasmtime::Error::msg("the plugin is not a logits processor")),
+        }
+    }
+
+    fn sampler(
+        &self,
+    ) -> wasmtime::Result<sampler::exports::sluice::sampling::sampler::GuestSequence<'_>> {
+        match self {
+            Self::Sampler(guest) => Ok(guest.sluice_sampling_sampler().sequence()),
+            _ => Err(wasmtime::Error::msg("the plugin is not a sampler")),
+        }
+    }
+}
+
+/// What a plugin says of itself, unchecked.
+pub(super) struct Description {
+    pub(super) name: String,
+    pub(super) version: String,
+    pub(super) summary: String,
+    pub(super) params_schema: String,
+}
+
+/// Why there is no instance.
+pub(super) enum InstanceError {
+    /// The pool is used up; another time there may be room.
+    Full(String),
+    Fault(Fault),
+}
+
+/// One instance. Its sequences are the choices of one request. Dropping it
+/// runs no guest code.
+pub(super) struct Instance {
+    stage: String,
+    limits: Limits,
+    store: Store<HostState>,
+    guest: Guest,
+    /// The fault that ended the instance: the runtime refuses later calls.
+    ended: Option<Fault>,
+    /// Dropped after the store, whose place in the pool it stands for.
+    _permit: InstancePermit,
+}
+
+impl Instance {
+    /// Makes an instance of a plugin as the stage of a chain. `vocabulary` is
+    /// absent at upload, where no model is loaded.
+    pub(super) fn new(
+        runtime: &Runtime,
+        linked: &Linked,
+        stage: &str,
+        vocabulary: Option<Arc<Vocabulary>>,
+        permit: InstancePermit,
+    ) -> Result<Self, InstanceError> {
+        let limits = runtime.limits().clone();
+        let memory = MemoryLimiter::new(Arc::clone(runtime.memory()), limits.memory_bytes);
+        let state = HostState::new(stage, vocabulary, memory);
+        let mut store = Store::new(runtime.engine(), state);
+        store.limiter(|state| &mut state.memory);
+        store.set_hostcall_fuel(host_call_bytes());
+        store.set_epoch_deadline(ticks(limits.open));
+        match linked.instantiate(&mut store) {
+            Ok(guest) => Ok(Self {
+                stage: stage.to_owned(),
+                limits,
+                store,
+                guest,
+                ended: None,
+                _permit: permit,
+            }),
+            Err(error) if error.is::<PoolConcurrencyLimitError>() => {
+                Err(InstanceError::Full(error.root_cause().to_string()))
+            }
+            Err(error) => {
+                let panic = store.data().log.last_error();
+                let function = Phase::Instantiate.function();
+                Err(InstanceError::Fault(fault::from_error(
+                    stage,
+                    function,
+                    limits.open,
+                    &error,
+                    panic,
+                )))
+            }
+        }
+    }
+
+    pub(super) fn describe(&mut self) -> Result<Description, Fault> {
+        // The record is one type per world.
+        macro_rules! describe {
+            ($guest:expr, $store:expr) => {{
+                let said = $guest.sluice_sampling_plugin().call_describe($store)?;
+                Description {
+                    name: said.name,
+                    version: said.version,
+                    summary: said.summary,
+                    params_schema: said.params_schema,
+                }
+            }};
+        }
+        self.call(Phase::Describe, self.limits.open, |guest, store| {
+            Ok(match guest {
+                Guest::Token(guest) => describe!(guest, store),
+                Guest::Logits(guest) => describe!(guest, store),
+                Guest::Sampler(guest) => describe!(guest, store),
+            })
+        })
+    }
+
+    pub(super) fn prepare(&mut self) -> Result<(), Fault> {
+        self.call(
+            Phase::Prepare,
+            self.limits.prepare,
+            |guest, store| match guest {
+                Guest::Token(guest) => guest.sluice_sampling_plugin().call_prepare(store),
+                Guest::Logits(guest) => guest.sluice_sampling_plugin().call_prepare(store),
+                Guest::Sampler(guest) => guest.sluice_sampling_plugin().call_prepare(store),
+            },
+        )
+    }
+
+    pub(super) fn open(
+        &mut self,
+        info: &SequenceInfo,
+    ) -> Result<Result<ResourceAny, OpenError>, Fault> {
+        self.call(Phase::Open, self.limits.open, |guest, store| match guest {
+            Guest::Token(_) => guest.token()?.call_open(store, info),
+            Guest::Logits(_) => guest.logits()?.call_open(store, info),
+            Guest::Sampler(_) => guest.sampler()?.call_open(store, info),
+        })
+    }
+
+    /// Calls `plan`. Its edits replace those in `edits`.
+    pub(super) fn plan(
+        &mut self,
+        sequence: ResourceAny,
+        accepted: &[TokenId],
+        edits: &mut Edits,
+    ) -> Result<Option<Decision>, Fault> {
+        self.start_edits();
+        let said = self.call(Phase::Plan, self.limits.call, |guest, store| {
+            guest.token()?.call_plan(store, sequence, accepted)
+        })?;
+        self.accept(said)?;
+        self.take_edits(edits);
+        Ok(self.store.data_mut().decision.take())
+    }
+
+    /// Calls `process` on a row. Its edits replace those in `edits`; the row
+    /// that it returned, if any, is unchecked.
+    pub(super) fn process(
+        &mut self,
+        sequence: ResourceAny,
+        accepted: &[TokenId],
+        row: &[f32],
+        chance: Chance,
+        edits: &mut Edits,
+    ) -> Result<Option<Vec<f32>>, Fault> {
+        self.start_edits();
+        let said = self.call_with_row(Phase::Process, row, chance, |guest, store| {
+            guest.logits()?.call_process(store, sequence, accepted)
+        })?;
+        let new_row = self.accept(said)?;
+        self.take_edits(edits);
+        Ok(new_row)
+    }
+
+    /// Calls `sample` on a row. The token is unchecked.
+    pub(super) fn sample(
+        &mut self,
+        sequence: ResourceAny,
+        accepted: &[TokenId],
+        row: &[f32],
+        chance: Chance,
+    ) -> Result<TokenId, Fault> {
+        let said = self.call_with_row(Phase::Sample, row, chance, |guest, store| {
+            guest.sampler()?.call_sample(store, sequence, accepted)
+        })?;
+        self.accept(said)
+    }
+
+    /// A call that may read `row`: it gets a copy, as a store owns its data.
+    /// The copy's buffer belongs to the thread, so that the rows of a step
+    /// pass through one warm piece of memory.
+    fn call_with_row<T>(
+        &mut self,
+        phase: Phase,
+        row: &[f32],
+        chance: Chance,
+        call: impl FnOnce(&Guest, &mut Store<HostState>) -> wasmtime::Result<T>,
+    ) -> Result<T, Fault> {
+        thread_local! {
+            static COPY: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+        }
+        let mut copy = COPY.take();
+        copy.clear();
+        copy.extend_from_slice(row);
+        let state = self.store.data_mut();
+        state.row = copy;
+        state.chance = chance;
+        let result = self.call(phase, self.limits.call, call);
+        COPY.set(mem::take(&mut self.store.data_mut().row));
+        result
+    }
+
+    /// Every call of the guest: with its deadline armed anew, unless the
+    /// instance has ended.
+    fn call<T>(
+        &mut self,
+        phase: Phase,
+        limit: Duration,
+        call: impl FnOnce(&Guest, &mut Store<HostState>) -> wasmtime::Result<T>,
+    ) -> Result<T, Fault> {
+        if let Some(first) = &self.ended {
+            let message = format!("the instance had ended before: {}", first.message);
+            return Err(fault(&self.stage, first.kind, message));
+        }
+        let state = self.store.data_mut();
+        state.phase = phase;
+        state.log.clear_error();
+        self.store.set_epoch_deadline(ticks(limit));
+        call(&self.guest, &mut self.store).map_err(|error| {
+            let panic = self.store.data().log.last_error();
+            let fault = fault::from_error(&self.stage, phase.function(), limit, &error, panic);
+            self.ended = Some(fault.clone());
+            fault
+        })
+    }
+
+    /// The guest's own `err` is a fault of the sequence, not of the instance.
+    fn accept<T>(&self, said: Result<T, String>) -> Result<T, Fault> {
+        said.map_err(|message| fault(&self.stage, kind::ERROR, shorten(message)))
+    }
+
+    fn start_edits(&mut self) {
+        let state = self.store.data_mut();
+        state.edits.clear();
+        state.decision = None;
+    }
+
+    fn take_edits(&mut self, edits: &mut Edits) {
+        mem::swap(edits, &mut self.store.data_mut().edits);
+    }
+}
+
+/// Cuts a guest's message to a length that an answer can carry.
+pub(super) fn shorten(mut message: String) -> String {
+    if message.len() > MAX_MESSAGE_BYTES {
+        message.truncate(message.floor_char_boundary(MAX_MESSAGE_BYTES));
+        message.push('…');
+    }
+    message
+}

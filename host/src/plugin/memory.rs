@@ -1,0 +1,135 @@
+//! How much memory a plugin's instance, and all of them together, may take.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use wasmtime::ResourceLimiter;
+
+use super::fault::{HostFault, kind};
+use super::runtime::{MAX_CORE_INSTANCES, MAX_MEMORIES, MAX_TABLE_ELEMENTS, MAX_TABLES};
+
+/// What all instances of a runtime have taken, in bytes, and may take.
+#[derive(Debug)]
+pub(super) struct MemoryBudget {
+    used_bytes: AtomicUsize,
+    limit_bytes: usize,
+}
+
+impl MemoryBudget {
+    pub(super) fn new(limit_bytes: usize) -> Self {
+        Self {
+            used_bytes: AtomicUsize::new(0),
+            limit_bytes,
+        }
+    }
+
+    fn take(&self, bytes: usize) -> bool {
+        self.used_bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                used.checked_add(bytes)
+                    .filter(|&sum| sum <= self.limit_bytes)
+            })
+            .is_ok()
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// The limits of one instance. A growth that is refused traps at once: a
+/// guest that is told of it only retries or aborts less clearly.
+#[derive(Debug)]
+pub(super) struct MemoryLimiter {
+    budget: Arc<MemoryBudget>,
+    used_bytes: usize,
+    limit_bytes: usize,
+    n_elements: usize,
+}
+
+impl MemoryLimiter {
+    pub(super) fn new(budget: Arc<MemoryBudget>, limit_bytes: usize) -> Self {
+        Self {
+            budget,
+            used_bytes: 0,
+            limit_bytes,
+            n_elements: 0,
+        }
+    }
+}
+
+impl Drop for MemoryLimiter {
+    fn drop(&mut self) {
+        self.budget.give_back(self.used_bytes);
+    }
+}
+
+impl ResourceLimiter for MemoryLimiter {
+    fn memory_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        let more = desired.saturating_sub(current);
+        let sum = self.used_bytes.saturating_add(more);
+        let limit = self.limit_bytes;
+        if sum > limit {
+            let message = format!("its memory would grow to {sum} bytes, the limit is {limit}");
+            return Err(HostFault::new(kind::MEMORY, message).into());
+        }
+        if let Some(maximum) = maximum.filter(|&maximum| desired > maximum) {
+            let message =
+                format!("its memory would grow to {desired} bytes, it declares at most {maximum}");
+            return Err(HostFault::new(kind::MEMORY, message).into());
+        }
+        if !self.budget.take(more) {
+            let limit = self.budget.limit_bytes;
+            let message = format!(
+                "its memory would grow by {more} bytes, more than is left of the {limit} bytes \
+                 that all plugins share"
+            );
+            return Err(HostFault::new(kind::MEMORY, message).into());
+        }
+        self.used_bytes = sum;
+        Ok(true)
+    }
+
+    fn memory_grow_failed(&mut self, error: wasmtime::Error) -> wasmtime::Result<()> {
+        Err(HostFault::new(kind::MEMORY, format!("its memory could not grow: {error}")).into())
+    }
+
+    fn table_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        _maximum: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        let sum = self
+            .n_elements
+            .saturating_add(desired.saturating_sub(current));
+        if sum > MAX_TABLE_ELEMENTS {
+            let message =
+                format!("its tables would hold {sum} elements, the limit is {MAX_TABLE_ELEMENTS}");
+            return Err(HostFault::new(kind::MEMORY, message).into());
+        }
+        self.n_elements = sum;
+        Ok(true)
+    }
+
+    fn table_grow_failed(&mut self, error: wasmtime::Error) -> wasmtime::Result<()> {
+        Err(HostFault::new(kind::MEMORY, format!("a table could not grow: {error}")).into())
+    }
+
+    fn instances(&self) -> usize {
+        MAX_CORE_INSTANCES as usize
+    }
+
+    fn memories(&self) -> usize {
+        MAX_MEMORIES as usize
+    }
+
+    fn tables(&self) -> usize {
+        MAX_TABLES as usize
+    }
+}

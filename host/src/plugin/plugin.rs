@@ -1,0 +1,92 @@
+//! A plugin that was uploaded and can be used.
+
+use std::fmt;
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::instance::Linked;
+use super::schema::ParamsSchema;
+
+/// What a plugin does in a chain. The order is that of a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// Decides from tokens alone.
+    TokenProcessor,
+    /// Reads and changes the logits.
+    LogitsProcessor,
+    /// Chooses the token.
+    Sampler,
+}
+
+impl Kind {
+    /// All kinds, in the order of a chain.
+    pub(super) const ALL: [Self; 3] = [Self::TokenProcessor, Self::LogitsProcessor, Self::Sampler];
+
+    /// The name of the interface that a plugin of this kind exports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::TokenProcessor => "token-processor",
+            Self::LogitsProcessor => "logits-processor",
+            Self::Sampler => "sampler",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+/// A plugin: what it says of itself, and its compiled code.
+pub struct Plugin {
+    /// Lower-case letters, digits and dashes.
+    pub name: String,
+    /// Its own version, not the contract's.
+    pub version: semver::Version,
+    /// `sha256:` and the 64 hexadecimal digits of the uploaded bytes' SHA-256.
+    pub digest: String,
+    /// What it does in a chain.
+    pub kind: Kind,
+    /// One sentence.
+    pub summary: String,
+    /// JSON Schema of the parameters object.
+    pub params_schema: Value,
+    /// Size of the upload.
+    pub size_bytes: usize,
+    /// Whether it came with the server.
+    pub builtin: bool,
+    /// When it was uploaded.
+    pub uploaded_at: SystemTime,
+    pub(super) linked: Linked,
+    pub(super) validator: ParamsSchema,
+}
+
+/// The parameters of a stage do not fit the plugin's schema.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct ParamsError {
+    /// JSON pointer to the value at fault, empty for the object itself.
+    pub pointer: String,
+    /// What is wrong with it.
+    pub message: String,
+}
+
+impl Plugin {
+    /// Checks the parameters object of one stage against the plugin's schema.
+    ///
+    /// # Errors
+    /// The first violation.
+    pub fn validate_params(&self, params: &Value) -> Result<(), ParamsError> {
+        self.validator.validate(params)
+    }
+}
+
+impl fmt::Debug for Plugin {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} {}@{}", self.kind, self.name, self.version)
+    }
+}

@@ -1,0 +1,193 @@
+//! The plugins that requests can name.
+
+use std::fmt::Write;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use semver::Version;
+use sha2::{Digest, Sha256};
+
+use super::compile::Compiler;
+use super::plugin::Plugin;
+use super::runtime::Runtime;
+use super::upload::{UploadCode, UploadError};
+
+/// All plugins, in memory. A plugin that is removed is hidden from new
+/// requests; those that hold it go on with it.
+pub struct Registry {
+    runtime: Arc<Runtime>,
+    compiler: Compiler,
+    /// By name, then newest version first.
+    plugins: RwLock<Vec<Arc<Plugin>>>,
+}
+
+/// What an upload came to.
+#[derive(Clone, Debug)]
+pub struct Uploaded {
+    /// The plugin that the bytes are.
+    pub plugin: Arc<Plugin>,
+    /// False if the same bytes were registered already.
+    pub created: bool,
+}
+
+/// Why nothing was removed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RemoveError {
+    #[error("there is no plugin `{reference}`")]
+    NotFound { reference: String },
+    #[error("the plugin `{reference}` came with the server and cannot be removed")]
+    Builtin { reference: String },
+}
+
+impl Registry {
+    /// An empty registry whose plugins run in `runtime`.
+    pub fn new(runtime: Arc<Runtime>, compiler: Compiler) -> Self {
+        Self {
+            runtime,
+            compiler,
+            plugins: RwLock::default(),
+        }
+    }
+
+    /// Registers a plugin: a component, or a core module that carries its
+    /// component type. The same bytes again change nothing. Blocks for the
+    /// time it takes to compile, at most half a minute and that of the
+    /// uploads before it.
+    ///
+    /// # Errors
+    /// When the bytes are no plugin, or another plugin has their name and
+    /// version. Nothing has changed then.
+    pub fn upload(&self, bytes: &[u8]) -> Result<Uploaded, UploadError> {
+        self.register(bytes, false)
+    }
+
+    /// Registers a plugin that comes with the server, the same way.
+    ///
+    /// # Errors
+    /// As [`upload`](Self::upload).
+    pub fn upload_builtin(&self, bytes: &[u8]) -> Result<Uploaded, UploadError> {
+        self.register(bytes, true)
+    }
+
+    fn register(&self, bytes: &[u8], builtin: bool) -> Result<Uploaded, UploadError> {
+        let digest = digest(bytes);
+        let known = |plugin: Arc<Plugin>| Uploaded {
+            plugin,
+            created: false,
+        };
+        if let Some(plugin) = self.get(&digest) {
+            return Ok(known(plugin));
+        }
+        let plugin = self
+            .compiler
+            .compile(&self.runtime, bytes, &digest, builtin)?;
+        let mut plugins = self.plugins.write().unwrap_or_else(PoisonError::into_inner);
+        // Another upload may have come first while this one was compiled.
+        let same =
+            |other: &&Arc<Plugin>| (&other.name, &other.version) == (&plugin.name, &plugin.version);
+        if let Some(other) = plugins.iter().find(same) {
+            if other.digest == digest {
+                return Ok(known(Arc::clone(other)));
+            }
+            return Err(UploadError::new(
+                UploadCode::VersionConflict,
+                format!(
+                    "other bytes are registered as {}@{}, with the digest {}; upload a new version",
+                    other.name, other.version, other.digest
+                ),
+            ));
+        }
+        let plugin = Arc::new(plugin);
+        let before =
+            |other: &Arc<Plugin>| (&other.name, &plugin.version) < (&plugin.name, &other.version);
+        let place = plugins.partition_point(before);
+        plugins.insert(place, Arc::clone(&plugin));
+        Ok(Uploaded {
+            plugin,
+            created: true,
+        })
+    }
+
+    /// The plugin that `name` (its newest version), `name@version` or
+    /// `sha256:…` refers to.
+    pub fn get(&self, reference: &str) -> Option<Arc<Plugin>> {
+        let reference = Reference::parse(reference)?;
+        let plugins = self.plugins.read().unwrap_or_else(PoisonError::into_inner);
+        plugins
+            .iter()
+            .find(|plugin| reference.means(plugin))
+            .cloned()
+    }
+
+    /// All plugins, by name, then newest version first.
+    pub fn list(&self) -> Vec<Arc<Plugin>> {
+        self.plugins
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Hides the plugin that `reference` means from new requests; a name means
+    /// all its versions but those that came with the server. Returns what was
+    /// removed.
+    ///
+    /// # Errors
+    /// When there is none, or only what came with the server.
+    pub fn remove(&self, reference: &str) -> Result<Vec<Arc<Plugin>>, RemoveError> {
+        let mut plugins = self.plugins.write().unwrap_or_else(PoisonError::into_inner);
+        let meant = |plugin: &Arc<Plugin>| {
+            Reference::parse(reference).is_some_and(|reference| reference.means(plugin))
+        };
+        if !plugins.iter().any(meant) {
+            return Err(RemoveError::NotFound {
+                reference: reference.to_owned(),
+            });
+        }
+        let removed: Vec<_> = plugins
+            .extract_if(.., |plugin| meant(plugin) && !plugin.builtin)
+            .collect();
+        if removed.is_empty() {
+            return Err(RemoveError::Builtin {
+                reference: reference.to_owned(),
+            });
+        }
+        Ok(removed)
+    }
+}
+
+/// How a plugin is named.
+enum Reference<'a> {
+    Name(&'a str),
+    NameVersion(&'a str, Version),
+    Digest(&'a str),
+}
+
+impl<'a> Reference<'a> {
+    fn parse(text: &'a str) -> Option<Self> {
+        if text.starts_with("sha256:") {
+            return Some(Self::Digest(text));
+        }
+        match text.split_once('@') {
+            Some((name, version)) => Some(Self::NameVersion(name, Version::parse(version).ok()?)),
+            None => Some(Self::Name(text)),
+        }
+    }
+
+    fn means(&self, plugin: &Plugin) -> bool {
+        match self {
+            Self::Name(name) => plugin.name == *name,
+            Self::NameVersion(name, version) => plugin.name == *name && plugin.version == *version,
+            Self::Digest(digest) => plugin.digest == *digest,
+        }
+    }
+}
+
+/// `sha256:` and the digest in lower-case hexadecimal.
+fn digest(bytes: &[u8]) -> String {
+    Sha256::digest(bytes)
+        .iter()
+        .fold("sha256:".to_owned(), |mut text, byte| {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
+}

@@ -1,0 +1,264 @@
+//! The one configuration of wasmtime: sizes, deadlines, the epoch's ticker,
+//! and what each kind of plugin may import.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use wasmtime::component::{HasSelf, Linker};
+use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
+
+use super::bindings::{logits_plugin::LogitsPlugin, sampler::SamplerPlugin, token::TokenPlugin};
+use super::memory::MemoryBudget;
+use super::plugin::Kind;
+use super::state::HostState;
+
+/// Stack of every thread that calls guests. Their own frames take at most
+/// [`MAX_WASM_STACK_BYTES`]; host functions called from the deepest of them
+/// run below.
+pub const STACK_BYTES: usize = 8 << 20;
+
+/// A guest that recurses deeper than this traps. Interpreters need more than
+/// wasmtime's default of 512 KiB.
+const MAX_WASM_STACK_BYTES: usize = 1 << 20;
+
+/// The most data a guest may hand to one host call: a row of 262,144 values
+/// is 1 MiB, and no interrupt reaches a host call that copies.
+const HOST_CALL_BYTES: usize = 8 << 20;
+
+/// Deadlines are counted in ticks of this length; shorter ones cost more
+/// wake-ups than they are worth beside the shortest deadline of 50 ms.
+const TICK: Duration = Duration::from_millis(5);
+
+/// Core instances of one component: a Python guest has 14.
+pub(super) const MAX_CORE_INSTANCES: u32 = 20;
+/// Memories of one component: 1 is usual, 2 are known.
+pub(super) const MAX_MEMORIES: u32 = 4;
+/// Tables of one component; some toolchains make one per core instance.
+pub(super) const MAX_TABLES: u32 = 20;
+/// Elements of all tables of one component: an interpreter has ten thousand.
+pub(super) const MAX_TABLE_ELEMENTS: usize = 65_536;
+
+/// What plugins may take.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Instances alive at once, one for each stage of each running request.
+    /// Default 512: 128 requests with a chain of four. Each reserves 8 GiB
+    /// of address space, which costs nothing until it is used.
+    pub max_instances: u32,
+    /// Deadline of `plan`, `process` and `sample`. Default 50 ms: it counts
+    /// wall time, and less hits innocents on a busy machine.
+    pub call: Duration,
+    /// Deadline of `open` and `describe`. Default 1 s.
+    pub open: Duration,
+    /// Deadline of `prepare`. Default 10 s: a token trie takes one.
+    pub prepare: Duration,
+    /// Memory of one instance. Default 256 MiB: a grammar over 262,144 tokens
+    /// needs 152.
+    pub memory_bytes: usize,
+    /// Memory of all instances together. Default 4 GiB.
+    pub total_memory_bytes: usize,
+    /// Size of an upload. Default 64 MiB: a Python plugin has 18.
+    pub upload_bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_instances: 512,
+            call: Duration::from_millis(50),
+            open: Duration::from_secs(1),
+            prepare: Duration::from_secs(10),
+            memory_bytes: 256 << 20,
+            total_memory_bytes: 4 << 30,
+            upload_bytes: 64 << 20,
+        }
+    }
+}
+
+/// The plugin runtime could not start.
+#[derive(Debug, thiserror::Error)]
+#[error("the plugin runtime cannot start: {0}")]
+pub struct RuntimeError(String);
+
+/// The wasmtime engine with its ticker, and the imports of each kind.
+pub struct Runtime {
+    engine: Engine,
+    limits: Limits,
+    linkers: Linkers,
+    memory: Arc<MemoryBudget>,
+    n_instances: Arc<AtomicU32>,
+}
+
+struct Linkers {
+    token: Linker<HostState>,
+    logits: Linker<HostState>,
+    sampler: Linker<HostState>,
+}
+
+impl Runtime {
+    /// Reserves the pool that instances are made in and starts the ticker's
+    /// thread, which ends with the runtime.
+    ///
+    /// # Errors
+    /// When the system refuses the address space or the thread.
+    pub fn new(limits: Limits) -> Result<Arc<Self>, RuntimeError> {
+        let mut config = compile_settings();
+        config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool(&limits)));
+        Self::with_config(&config, limits)
+    }
+
+    /// A runtime that reserves nothing ahead, for a process that makes one
+    /// instance. Code compiled in it runs in one made by [`Runtime::new`].
+    pub(super) fn on_demand(limits: Limits) -> Result<Arc<Self>, RuntimeError> {
+        Self::with_config(&compile_settings(), limits)
+    }
+
+    fn with_config(config: &Config, limits: Limits) -> Result<Arc<Self>, RuntimeError> {
+        let error = |error: wasmtime::Error| RuntimeError(format!("{error:#}"));
+        let engine = Engine::new(config).map_err(error)?;
+        start_ticker(&engine)?;
+        let linkers = Linkers::new(&engine).map_err(error)?;
+        Ok(Arc::new(Self {
+            engine,
+            linkers,
+            memory: Arc::new(MemoryBudget::new(limits.total_memory_bytes)),
+            n_instances: Arc::default(),
+            limits,
+        }))
+    }
+
+    /// The limits this runtime holds plugins to.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    pub(super) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    pub(super) fn linker(&self, kind: Kind) -> &Linker<HostState> {
+        match kind {
+            Kind::TokenProcessor => &self.linkers.token,
+            Kind::LogitsProcessor => &self.linkers.logits,
+            Kind::Sampler => &self.linkers.sampler,
+        }
+    }
+
+    pub(super) fn memory(&self) -> &Arc<MemoryBudget> {
+        &self.memory
+    }
+
+    /// Room for `n` instances, or `None` when there is none.
+    pub(super) fn reserve(&self, n: u32) -> Option<Vec<InstancePermit>> {
+        self.n_instances
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
+                taken
+                    .checked_add(n)
+                    .filter(|&sum| sum <= self.limits.max_instances)
+            })
+            .ok()?;
+        Some(
+            (0..n)
+                .map(|_| InstancePermit(Arc::clone(&self.n_instances)))
+                .collect(),
+        )
+    }
+}
+
+/// The right to one instance of the pool, given back on drop.
+pub(super) struct InstancePermit(Arc<AtomicU32>);
+
+impl Drop for InstancePermit {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// How many ticks from now a call that may last `limit` is over. One more
+/// than the limit holds, since the running tick counts as a whole one.
+pub(super) fn ticks(limit: Duration) -> u64 {
+    limit.as_nanos().div_ceil(TICK.as_nanos()) as u64 + 1
+}
+
+pub(super) fn host_call_bytes() -> usize {
+    HOST_CALL_BYTES
+}
+
+/// Everything that compiled code depends on: the child that compiles and the
+/// server that runs share it.
+///
+/// Two of wasmtime's choices are kept on purpose. No WASI is ever linked. NaN
+/// canonicalisation stays off: it triples row arithmetic, and a row with a
+/// NaN is refused anyway.
+fn compile_settings() -> Config {
+    let mut config = Config::new();
+    config.epoch_interruption(true);
+    // Its results differ between processors.
+    config.wasm_relaxed_simd(false);
+    config.max_wasm_stack(MAX_WASM_STACK_BYTES);
+    config
+}
+
+fn pool(limits: &Limits) -> PoolingAllocationConfig {
+    let n = limits.max_instances;
+    let mut pool = PoolingAllocationConfig::new();
+    // Room per instance as known components need it on average: a Rust guest
+    // takes 3 core instances, JavaScript 3, Python 14.
+    pool.total_component_instances(n)
+        .total_core_instances(n.saturating_mul(16))
+        .total_memories(n.saturating_mul(2))
+        .total_tables(n.saturating_mul(4))
+        .max_core_instances_per_component(MAX_CORE_INSTANCES)
+        .max_memories_per_component(MAX_MEMORIES)
+        .max_tables_per_component(MAX_TABLES)
+        .max_tables_per_module(MAX_TABLES)
+        .table_elements(MAX_TABLE_ELEMENTS)
+        .max_memory_size(limits.memory_bytes);
+    pool
+}
+
+/// The ticker has a thread of its own: a task on an executor would wait for
+/// the very guest that it should interrupt.
+fn start_ticker(engine: &Engine) -> Result<(), RuntimeError> {
+    let engine = engine.weak();
+    std::thread::Builder::new()
+        .name("plugin-ticker".to_owned())
+        .spawn(move || {
+            while let Some(engine) = engine.upgrade() {
+                engine.increment_epoch();
+                drop(engine);
+                std::thread::sleep(TICK);
+            }
+        })
+        .map_err(|error| RuntimeError(format!("no thread for the ticker: {error}")))?;
+    Ok(())
+}
+
+impl Linkers {
+    fn new(engine: &Engine) -> wasmtime::Result<Self> {
+        let mut token = Linker::new(engine);
+        TokenPlugin::add_to_linker::<_, HasSelf<_>>(&mut token, |state: &mut HostState| state)?;
+        let mut logits = Linker::new(engine);
+        LogitsPlugin::add_to_linker::<_, HasSelf<_>>(&mut logits, |state: &mut HostState| state)?;
+        let mut sampler = Linker::new(engine);
+        SamplerPlugin::add_to_linker::<_, HasSelf<_>>(&mut sampler, |state: &mut HostState| state)?;
+        Ok(Self {
+            token,
+            logits,
+            sampler,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_is_never_shorter_than_asked() {
+        assert_eq!(ticks(Duration::from_millis(50)), 11);
+        assert_eq!(ticks(Duration::from_millis(51)), 12);
+        assert_eq!(ticks(Duration::ZERO), 1);
+    }
+}

@@ -1,0 +1,226 @@
+//! The JSON Schema of a plugin's parameters: a stranger's, so its size, depth
+//! and references are bounded before it is compiled.
+
+use jsonschema::{Draft, PatternOptions, Validator};
+use serde_json::Value;
+
+use super::instance::shorten;
+use super::plugin::ParamsError;
+
+const MAX_SCHEMA_BYTES: usize = 64 * 1024;
+/// Nesting with every reference followed. A recursive schema is deeper than
+/// any number, and could make a validation endless.
+const MAX_DEPTH: u32 = 64;
+/// Values with every reference followed: what one validation may visit.
+const MAX_VALUES: u32 = 20_000;
+/// Size of a compiled pattern.
+const MAX_PATTERN_BYTES: usize = 1 << 20;
+
+/// A compiled schema of a parameters object.
+pub(super) struct ParamsSchema(Validator);
+
+impl ParamsSchema {
+    /// Parses and compiles a schema.
+    ///
+    /// # Errors
+    /// One sentence on what is wrong with it.
+    pub(super) fn parse(text: &str) -> Result<(Value, Self), String> {
+        if text.len() > MAX_SCHEMA_BYTES {
+            return Err(format!(
+                "it has {} bytes, the limit is {MAX_SCHEMA_BYTES}",
+                text.len()
+            ));
+        }
+        let schema: Value =
+            serde_json::from_str(text).map_err(|error| format!("it is not JSON: {error}"))?;
+        let compiled = Self::new(&schema)?;
+        Ok((schema, compiled))
+    }
+
+    /// Compiles a schema.
+    ///
+    /// # Errors
+    /// One sentence on what is wrong with it.
+    pub(super) fn new(schema: &Value) -> Result<Self, String> {
+        if !schema.is_object() {
+            return Err("it is not a JSON object".to_owned());
+        }
+        let mut walk = Walk {
+            root: schema,
+            n_values: 0,
+        };
+        walk.check(schema, 0)?;
+        jsonschema::options()
+            .with_draft(Draft::Draft202012)
+            .with_pattern_options(PatternOptions::regex().size_limit(MAX_PATTERN_BYTES))
+            .offline()
+            .build(schema)
+            .map(Self)
+            .map_err(|error| shorten(format!("it is not a valid schema: {error}")))
+    }
+
+    /// Checks parameters.
+    pub(super) fn validate(&self, params: &Value) -> Result<(), ParamsError> {
+        self.0.validate(params).map_err(|error| ParamsError {
+            pointer: error.instance_path().to_string(),
+            message: shorten(error.to_string()),
+        })
+    }
+}
+
+/// A visit of every value of a schema with each reference followed.
+struct Walk<'a> {
+    root: &'a Value,
+    n_values: u32,
+}
+
+impl<'a> Walk<'a> {
+    fn check(&mut self, value: &'a Value, depth: u32) -> Result<(), String> {
+        if depth > MAX_DEPTH {
+            return Err(format!(
+                "it is nested more than {MAX_DEPTH} deep, or refers to itself"
+            ));
+        }
+        self.n_values += 1;
+        if self.n_values > MAX_VALUES {
+            return Err(format!(
+                "it has more than {MAX_VALUES} values when its references are followed"
+            ));
+        }
+        match value {
+            Value::Object(object) => {
+                for (key, value) in object {
+                    self.check_keyword(key, value, depth)?;
+                    self.check(value, depth + 1)?;
+                }
+                Ok(())
+            }
+            Value::Array(values) => values
+                .iter()
+                .try_for_each(|value| self.check(value, depth + 1)),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_keyword(&mut self, key: &str, value: &'a Value, depth: u32) -> Result<(), String> {
+        let Value::String(text) = value else {
+            return Ok(());
+        };
+        match key {
+            "$ref" => {
+                let target = text
+                    .strip_prefix('#')
+                    .and_then(|pointer| self.root.pointer(pointer))
+                    .ok_or_else(|| {
+                        shorten(format!(
+                            "`$ref` is \"{text}\", which is not a JSON pointer into the schema \
+                             itself"
+                        ))
+                    })?;
+                self.check(target, depth + 1)
+            }
+            "$dynamicRef" | "$recursiveRef" => Err(format!("`{key}` is not supported")),
+            "$id" if depth > 0 => Err("`$id` is allowed at the top only".to_owned()),
+            "$schema" if !text.starts_with("https://json-schema.org/draft/2020-12/schema") => {
+                Err(shorten(format!(
+                    "`$schema` is \"{text}\", which is not the draft 2020-12"
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use serde_json::json;
+
+    fn refusal(schema: &Value) -> String {
+        match ParamsSchema::new(schema) {
+            Ok(_) => String::new(),
+            Err(message) => message,
+        }
+    }
+
+    #[test]
+    fn a_violation_names_its_place() {
+        let schema = ParamsSchema::new(&json!({
+            "type": "object",
+            "properties": {"words": {"type": "array", "items": {"$ref": "#/$defs/word"}}},
+            "additionalProperties": false,
+            "$defs": {"word": {"type": "string", "pattern": "^[a-z]+$"}}
+        }))
+        .unwrap();
+        assert_eq!(schema.validate(&json!({"words": ["a", "bc"]})), Ok(()));
+        assert_eq!(schema.validate(&json!({})), Ok(()));
+        let error = schema.validate(&json!({"words": ["a", 7]})).unwrap_err();
+        assert_eq!(error.pointer, "/words/1");
+        let error = schema.validate(&json!({"words": ["A"]})).unwrap_err();
+        assert_eq!(error.pointer, "/words/0");
+        let error = schema.validate(&json!({"wrods": []})).unwrap_err();
+        assert_eq!(error.pointer, "");
+        assert!(error.message.contains("wrods"), "{}", error.message);
+    }
+
+    #[test]
+    fn references_stay_within_the_schema() {
+        for target in [
+            "https://example.org/schema.json",
+            "file:///etc/passwd",
+            "other.json",
+            "#/$defs/missing",
+            "#anchor",
+        ] {
+            let message = refusal(&json!({"properties": {"a": {"$ref": target}}}));
+            assert!(message.contains(target), "{target}: {message}");
+        }
+    }
+
+    #[test]
+    fn a_schema_that_refers_to_itself_is_refused() {
+        assert!(refusal(&json!({"$ref": "#"})).contains("refers to itself"));
+        let schema = json!({
+            "$ref": "#/$defs/a",
+            "$defs": {"a": {"allOf": [{"$ref": "#/$defs/b"}]}, "b": {"not": {"$ref": "#/$defs/a"}}}
+        });
+        assert!(refusal(&schema).contains("refers to itself"));
+    }
+
+    #[test]
+    fn references_that_multiply_are_refused() {
+        let mut definitions = serde_json::Map::new();
+        definitions.insert("d0".to_owned(), json!({"type": "object"}));
+        for i in 1..16 {
+            let below = json!({"$ref": format!("#/$defs/d{}", i - 1)});
+            definitions.insert(format!("d{i}"), json!({"allOf": [below, below]}));
+        }
+        let schema = json!({"$ref": "#/$defs/d15", "$defs": definitions});
+        assert!(refusal(&schema).contains("values"), "{}", refusal(&schema));
+    }
+
+    #[test]
+    fn text_that_is_no_schema_is_refused() {
+        for text in [
+            "",
+            "{",
+            "[]",
+            "true",
+            "{\"type\": 7}",
+            "{\"type\": \"objekt\"}",
+        ] {
+            assert!(ParamsSchema::parse(text).is_err(), "{text}");
+        }
+        let long = format!("{{\"title\": \"{}\"}}", "x".repeat(MAX_SCHEMA_BYTES));
+        assert!(ParamsSchema::parse(&long).is_err());
+    }
+
+    #[test]
+    fn a_pattern_that_backtracks_is_linear() {
+        let schema = ParamsSchema::new(&json!({"items": {"pattern": "^(a+)+$"}})).unwrap();
+        let text = "a".repeat(50_000) + "b";
+        assert!(schema.validate(&json!([text])).is_err());
+        assert!(!refusal(&json!({"pattern": "^(?=a)b"})).is_empty());
+    }
+}

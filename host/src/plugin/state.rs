@@ -1,0 +1,154 @@
+//! What the host keeps beside one instance: the data of its store.
+
+use std::sync::Arc;
+
+use super::edits::Edits;
+use super::fault::{HostFault, kind};
+use super::memory::MemoryLimiter;
+use super::random::Chance;
+use super::vocabulary::Vocabulary;
+use crate::engine::TokenId;
+
+/// The call that the guest is in: it decides which imports it may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Instantiate,
+    Describe,
+    Prepare,
+    Open,
+    Plan,
+    Process,
+    Sample,
+}
+
+impl Phase {
+    /// The function as the contract names it.
+    pub(super) fn function(self) -> &'static str {
+        match self {
+            Self::Instantiate => "instantiation",
+            Self::Describe => "describe",
+            Self::Prepare => "prepare",
+            Self::Open => "open",
+            Self::Plan => "plan",
+            Self::Process => "process",
+            Self::Sample => "sample",
+        }
+    }
+}
+
+/// What a token processor decided through `control`.
+#[derive(Debug)]
+pub(super) enum Decision {
+    Force(Vec<TokenId>),
+    Stop,
+}
+
+/// The data of one instance's store.
+pub(super) struct HostState {
+    pub(super) phase: Phase,
+    /// Absent at upload, where no model is loaded.
+    pub(super) vocabulary: Option<Arc<Vocabulary>>,
+    /// Recorded by the call that runs.
+    pub(super) edits: Edits,
+    /// Made by the call that runs.
+    pub(super) decision: Option<Decision>,
+    /// The row that the call may read; lent for its duration.
+    pub(super) row: Vec<f32>,
+    pub(super) chance: Chance,
+    pub(super) log: Log,
+    pub(super) memory: MemoryLimiter,
+}
+
+impl HostState {
+    pub(super) fn new(
+        stage: &str,
+        vocabulary: Option<Arc<Vocabulary>>,
+        memory: MemoryLimiter,
+    ) -> Self {
+        Self {
+            phase: Phase::Instantiate,
+            vocabulary,
+            edits: Edits::default(),
+            decision: None,
+            row: Vec::new(),
+            chance: Chance::default(),
+            log: Log::new(stage),
+            memory,
+        }
+    }
+
+    /// Makes a call of an import that is not allowed now a fault.
+    pub(super) fn only_in(&self, import: &str, phases: &[Phase]) -> Result<(), HostFault> {
+        if phases.contains(&self.phase) {
+            return Ok(());
+        }
+        let allowed: Vec<_> = phases.iter().map(|phase| phase.function()).collect();
+        Err(HostFault::new(
+            kind::INVALID_CALL,
+            format!("`{import}` may be called in {} only", allowed.join(", ")),
+        ))
+    }
+
+    /// The vocabulary, for an import that needs it.
+    pub(super) fn vocabulary(&self, import: &str) -> Result<&Arc<Vocabulary>, HostFault> {
+        use Phase::{Open, Plan, Prepare, Process, Sample};
+        self.only_in(import, &[Prepare, Open, Plan, Process, Sample])?;
+        self.vocabulary.as_ref().ok_or_else(|| {
+            HostFault::new(
+                kind::INVALID_CALL,
+                format!("`{import}` was called while no model is loaded"),
+            )
+        })
+    }
+}
+
+/// Most messages of one instance that are passed on.
+const MAX_MESSAGES: u32 = 1_000;
+/// Longest message that is kept, in bytes.
+const MAX_MESSAGE_BYTES: usize = 2_000;
+
+/// What the guest wrote to `log`: passed on to the server's own log, and the
+/// last error kept for the fault it may explain.
+pub(super) struct Log {
+    stage: String,
+    n_messages: u32,
+    last_error: Option<String>,
+}
+
+impl Log {
+    fn new(stage: &str) -> Self {
+        Self {
+            stage: stage.to_owned(),
+            n_messages: 0,
+            last_error: None,
+        }
+    }
+
+    pub(super) fn write(&mut self, level: tracing::Level, mut message: String) {
+        if message.len() > MAX_MESSAGE_BYTES {
+            message.truncate(message.floor_char_boundary(MAX_MESSAGE_BYTES));
+            message.push('…');
+        }
+        if self.n_messages < MAX_MESSAGES {
+            self.n_messages += 1;
+            let stage = self.stage.as_str();
+            match level {
+                tracing::Level::ERROR => tracing::error!(target: "plugin", stage, "{message}"),
+                tracing::Level::WARN => tracing::warn!(target: "plugin", stage, "{message}"),
+                tracing::Level::INFO => tracing::info!(target: "plugin", stage, "{message}"),
+                _ => tracing::debug!(target: "plugin", stage, "{message}"),
+            }
+        }
+        if level == tracing::Level::ERROR {
+            self.last_error = Some(message);
+        }
+    }
+
+    pub(super) fn clear_error(&mut self) {
+        self.last_error = None;
+    }
+
+    pub(super) fn last_error(&self) -> Option<&str> {
+        self.last_error.as_deref()
+    }
+}

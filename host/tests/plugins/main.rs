@@ -1,0 +1,9 @@
+//! A plugin can hurt only its own request: the runtime with real components,
+//! through [`sluice::engine::Chain`].
+
+#![allow(clippy::unwrap_used)]
+
+mod chain;
+mod faults;
+mod support;
+mod uploads;
