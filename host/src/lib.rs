@@ -1,6 +1,7 @@
 //! Sluice: text generation on MLX in which WebAssembly components choose every
 //! token. Modules stand in pipeline order.
 
+pub mod bench;
 pub mod config;
 pub mod engine;
 pub mod http;

@@ -18,7 +18,10 @@ impl Plugin for Counter {
     type Params = Params;
 
     fn describe() -> Description {
-        test_guests::description("counter", r#"{"type": "object", "additionalProperties": false}"#)
+        test_guests::description(
+            "counter",
+            r#"{"type": "object", "additionalProperties": false}"#,
+        )
     }
 
     fn open(_: Params, _: SequenceInfo) -> Result<Self, OpenError> {

@@ -31,7 +31,11 @@ impl Plugin for ForceSampler {
     }
 
     fn open(params: Params, sequence: SequenceInfo) -> Result<Self, OpenError> {
-        Ok(Self { ids: params.ids, end_ids: sequence.end_ids, generated: 0 })
+        Ok(Self {
+            ids: params.ids,
+            end_ids: sequence.end_ids,
+            generated: 0,
+        })
     }
 }
 
@@ -39,7 +43,8 @@ impl Sampler for ForceSampler {
     fn sample(&mut self, accepted: &[TokenId]) -> Result<TokenId, String> {
         self.generated += accepted.len();
         let id = self.ids.get(self.generated).or(self.end_ids.first());
-        id.copied().ok_or_else(|| "no id left and no end id".to_owned())
+        id.copied()
+            .ok_or_else(|| "no id left and no end id".to_owned())
     }
 }
 

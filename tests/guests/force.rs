@@ -32,7 +32,10 @@ impl Plugin for Force {
     }
 
     fn open(params: Params, _: SequenceInfo) -> Result<Self, OpenError> {
-        Ok(Self { ids: params.ids, generated: 0 })
+        Ok(Self {
+            ids: params.ids,
+            generated: 0,
+        })
     }
 }
 

@@ -38,7 +38,9 @@ fn act(fault: &str) -> Result<TokenId, String> {
         "banned" => {
             let row = logits::row();
             let banned = row.iter().position(|&logit| logit == f32::NEG_INFINITY);
-            banned.map(|id| id as TokenId).ok_or_else(|| "no token is banned".into())
+            banned
+                .map(|id| id as TokenId)
+                .ok_or_else(|| "no token is banned".into())
         }
         "zero-temperature" => {
             logits::log_sum_exp(0.0);
@@ -50,7 +52,11 @@ fn act(fault: &str) -> Result<TokenId, String> {
 }
 
 fn best() -> Result<TokenId, String> {
-    logits::top(1).ids.first().copied().ok_or_else(|| "every token is banned".into())
+    logits::top(1)
+        .ids
+        .first()
+        .copied()
+        .ok_or_else(|| "every token is banned".into())
 }
 
 export!(Sampler for Misbehave);

@@ -17,7 +17,10 @@ impl Plugin for Misbehave {
     }
 
     fn open(params: Misbehaviour, _: SequenceInfo) -> Result<Self, OpenError> {
-        params.at_open().map_or(Ok(()), act).map_err(OpenError::Failed)?;
+        params
+            .at_open()
+            .map_or(Ok(()), act)
+            .map_err(OpenError::Failed)?;
         Ok(Self(params))
     }
 }

@@ -1,6 +1,9 @@
-//! Logs every call with all that the component was told, one line each:
-//! `open 0 prompt [1,2] max 5 end [2]`, then `plan 0 accepted []`. The number
-//! tells the sequences of an instance apart.
+//! Logs every call with what the component was told, one line each:
+//! `open 0 prompt 2 ded89066 [1,2] max 5 end [2]`, then
+//! `plan 0 accepted 0 811c9dc5 []`. The first number tells the sequences of an
+//! instance apart. Of prompt and accepted tokens come the count, a hash of all
+//! (32-bit FNV-1a over the ids as four little-endian bytes each) and the last
+//! few ids, because a log line is short.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -23,14 +26,17 @@ impl Plugin for Recorder {
     type Params = Params;
 
     fn describe() -> Description {
-        test_guests::description("recorder", r#"{"type": "object", "additionalProperties": false}"#)
+        test_guests::description(
+            "recorder",
+            r#"{"type": "object", "additionalProperties": false}"#,
+        )
     }
 
     fn open(_: Params, info: SequenceInfo) -> Result<Self, OpenError> {
         let sequence = SEQUENCES.fetch_add(1, Ordering::Relaxed);
         let line = format!(
             "open {sequence} prompt {} max {} end {}",
-            list(&info.prompt),
+            digest(&info.prompt),
             info.max_tokens,
             list(&info.end_ids)
         );
@@ -41,9 +47,22 @@ impl Plugin for Recorder {
 
 impl TokenProcessor for Recorder {
     fn plan(&mut self, accepted: &[TokenId]) -> Result<(), String> {
-        log::write(log::Level::Info, &format!("plan {} accepted {}", self.sequence, list(accepted)));
+        log::write(
+            log::Level::Info,
+            &format!("plan {} accepted {}", self.sequence, digest(accepted)),
+        );
         Ok(())
     }
+}
+
+/// `3 794671b5 [1,2,3]`: count, hash, and at most the last 16.
+fn digest(ids: &[TokenId]) -> String {
+    let bytes = ids.iter().flat_map(|id| id.to_le_bytes());
+    let hash = bytes.fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
+    let last = &ids[ids.len().saturating_sub(16)..];
+    format!("{} {hash:08x} {}", ids.len(), list(last))
 }
 
 /// `[1,2,3]`.

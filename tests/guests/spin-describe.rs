@@ -1,6 +1,8 @@
 //! Never returns from `describe`.
 
-use sluice_plugin::{Description, OpenError, Plugin, SequenceInfo, TokenId, TokenProcessor, export};
+use sluice_plugin::{
+    Description, OpenError, Plugin, SequenceInfo, TokenId, TokenProcessor, export,
+};
 
 struct Described;
 

@@ -1,7 +1,9 @@
 //! Never returns from `prepare`.
 
 use serde::Deserialize;
-use sluice_plugin::{Description, OpenError, Plugin, SequenceInfo, TokenId, TokenProcessor, export};
+use sluice_plugin::{
+    Description, OpenError, Plugin, SequenceInfo, TokenId, TokenProcessor, export,
+};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -13,7 +15,10 @@ impl Plugin for Prepared {
     type Params = Params;
 
     fn describe() -> Description {
-        test_guests::description("spin-prepare", r#"{"type": "object", "additionalProperties": false}"#)
+        test_guests::description(
+            "spin-prepare",
+            r#"{"type": "object", "additionalProperties": false}"#,
+        )
     }
 
     fn prepare() {

@@ -32,7 +32,10 @@ impl Plugin for StopAt {
     }
 
     fn open(params: Params, _: SequenceInfo) -> Result<Self, OpenError> {
-        Ok(Self { tokens: params.tokens, generated: 0 })
+        Ok(Self {
+            tokens: params.tokens,
+            generated: 0,
+        })
     }
 }
 

@@ -48,7 +48,11 @@ impl Plugin for BanWords {
             fold(&mut word, ignore_case);
             Word::new(word, &offsets, &bytes)
         });
-        Ok(Self { words: words.collect(), ignore_case, tail: Vec::new() })
+        Ok(Self {
+            words: words.collect(),
+            ignore_case,
+            tail: Vec::new(),
+        })
     }
 }
 

@@ -24,7 +24,10 @@ impl Word {
                 }
             }
         }
-        Self { bytes: word, completing }
+        Self {
+            bytes: word,
+            completing,
+        }
     }
 
     /// How many bytes of text may belong to an unfinished word.
@@ -35,7 +38,9 @@ impl Word {
     /// The tokens after which text that ended with `tail` has the word.
     pub(crate) fn completed_by(&self, tail: &[u8]) -> impl Iterator<Item = &[TokenId]> {
         let begun = (0..self.bytes.len()).filter(|&n| tail.ends_with(&self.bytes[..n]));
-        begun.map(|n| &self.completing[n][..]).filter(|ids| !ids.is_empty())
+        begun
+            .map(|n| &self.completing[n][..])
+            .filter(|ids| !ids.is_empty())
     }
 }
 
@@ -72,8 +77,14 @@ mod tests {
     #[test]
     fn every_way_in_which_the_word_is_begun() {
         // After "aa", "aaa" is complete by one more, or by two from one.
-        assert_eq!(banned("aaa", "aa", &["a", "aab", "b", "baaa"]), ["a", "aab", "baaa"]);
-        assert_eq!(banned("abab", "abab", &["ab", "bab", "abab", "b"]), ["ab", "abab"]);
+        assert_eq!(
+            banned("aaa", "aa", &["a", "aab", "b", "baaa"]),
+            ["a", "aab", "baaa"]
+        );
+        assert_eq!(
+            banned("abab", "abab", &["ab", "bab", "abab", "b"]),
+            ["ab", "abab"]
+        );
     }
 
     #[test]

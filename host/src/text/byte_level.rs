@@ -50,13 +50,11 @@ impl Reader {
 
     fn read_character(&self, character: char) -> Option<u8> {
         let number = u32::from(character);
-        match u8::try_from(number) {
-            Ok(byte) => is_itself(byte).then_some(byte),
-            Err(_) => {
-                let rank = number.checked_sub(FIRST_STAND_IN)?;
-                self.stand_ins.get(rank as usize).copied()
-            }
+        if let Ok(byte) = u8::try_from(number) {
+            return is_itself(byte).then_some(byte);
         }
+        let rank = number.checked_sub(FIRST_STAND_IN)?;
+        self.stand_ins.get(rank as usize).copied()
     }
 }
 

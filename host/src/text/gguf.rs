@@ -84,7 +84,7 @@ impl GgufVocabulary {
         Ok(Layout {
             pieces: self.pieces(),
             special: self.special(),
-            json: self.json(cut)?,
+            json: self.json(&cut)?,
             bos,
         })
     }
@@ -117,7 +117,7 @@ impl GgufVocabulary {
             .collect()
     }
 
-    fn json(&self, cut: Cut) -> Result<Value, TokenizerError> {
+    fn json(&self, cut: &Cut) -> Result<Value, TokenizerError> {
         let mut vocabulary = Map::new();
         let mut added = Vec::new();
         for (id, token, kind) in self.typed().filter(|&(_, _, kind)| kind != UNUSED) {

@@ -21,6 +21,7 @@ mod template;
 mod to_json;
 mod tokenizer;
 mod tokenizer_config;
+mod tokenizer_json;
 mod vocabulary;
 
 pub use detokenizer::Detokenizer;
@@ -39,3 +40,6 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
         .unwrap_or("panic without a message")
         .to_string()
 }
+
+#[cfg(test)]
+mod fixture_tests;

@@ -1,4 +1,7 @@
 //! Chat templates: Jinja, with what Hugging Face's templates expect around it.
+//!
+//! Known to differ from Jinja2: floats from 1e16 on and below 1e-4 are written
+//! without an exponent, except by `tojson`.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

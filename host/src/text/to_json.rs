@@ -13,6 +13,7 @@ const MAX_INDENT: usize = 64;
 
 /// Writes a value as JSON. Options: `indent`, `ensure_ascii`, `separators`,
 /// `sort_keys`, each as in `json.dumps`.
+#[allow(clippy::needless_pass_by_value)] // filters are given their options so
 pub(super) fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
     let indent = indent(options.get("indent")?)?;
     let (comma, colon) = separators(options.get("separators")?, indent.is_some())?;
@@ -173,17 +174,16 @@ fn float(value: f64) -> String {
     }
 }
 
+/// A number of spaces, or the text to indent with.
 fn indent(option: Option<Value>) -> Result<Option<String>, Error> {
     let Some(option) = option else {
         return Ok(None);
     };
-    let indent = match option.as_str() {
-        Some(text) => text.to_string(),
-        None => " ".repeat(
-            usize::try_from(i64::try_from(option)?.max(0))
-                .unwrap_or(usize::MAX)
-                .min(MAX_INDENT + 1),
-        ),
+    let indent = if let Some(text) = option.as_str() {
+        text.to_string()
+    } else {
+        let n_spaces = i64::try_from(option)?.clamp(0, MAX_INDENT as i64 + 1);
+        " ".repeat(n_spaces as usize)
     };
     if indent.len() > MAX_INDENT {
         return Err(refused(format!("tojson: indent above {MAX_INDENT}")));

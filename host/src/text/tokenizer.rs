@@ -3,12 +3,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use serde::Deserialize;
-use serde_json::Value;
 use tokenizers::{Model, Normalizer, OffsetType, PreTokenizedString, PreTokenizer};
 
-use super::byte_level::{self, Reader};
-use super::{GgufVocabulary, Vocabulary};
+use super::tokenizer_json::{Description, Spelling, first_token, read_vocabulary};
+use super::{GgufVocabulary, Vocabulary, byte_level};
 
 /// Why a tokenizer cannot be made, or cannot read a text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,9 +29,6 @@ pub enum TokenizerError {
     Panicked(String),
 }
 
-const SUPPORTED_MODELS: &str = "BPE, Unigram";
-const SUPPORTED_DECODERS: &str = "ByteLevel, ByteFallback, Metaspace";
-
 /// Reads text as token ids, and knows the bytes of each.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
@@ -41,29 +36,6 @@ pub struct Tokenizer {
     bos: Option<u32>,
     /// Set where a byte-level vocabulary lacks tokens for some bytes.
     is_partial: bool,
-}
-
-/// The parts of `tokenizer.json` that say how tokens are spelled.
-#[derive(Deserialize)]
-struct Description {
-    model: ModelDescription,
-    #[serde(default)]
-    decoder: Value,
-}
-
-#[derive(Deserialize)]
-struct ModelDescription {
-    #[serde(rename = "type")]
-    kind: Option<String>,
-}
-
-/// How the tokens of a vocabulary are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Spelling {
-    /// One character of the byte-level alphabet for each byte.
-    ByteLevel,
-    /// `▁` for a space, `<0x0A>` for a byte.
-    SentencePiece,
 }
 
 impl Tokenizer {
@@ -78,7 +50,7 @@ impl Tokenizer {
         let mut inner = contained(|| tokenizers::Tokenizer::from_bytes(json).map_err(invalid))?;
         inner.with_truncation(None).map_err(invalid)?;
         inner.with_padding(None);
-        let vocabulary = read_vocabulary(&inner, spelling);
+        let vocabulary = read_vocabulary(&inner, spelling)?;
         let bos = contained(|| first_token(&inner, &vocabulary))?;
         Ok(Self::new(inner, vocabulary, bos, spelling))
     }
@@ -269,110 +241,12 @@ impl Tokenizer {
     }
 }
 
-impl Description {
-    fn spelling(&self) -> Result<Spelling, TokenizerError> {
-        if let Some(kind) = &self.model.kind
-            && !matches!(kind.as_str(), "BPE" | "Unigram")
-        {
-            return Err(TokenizerError::Unsupported {
-                what: "tokenizer model",
-                name: kind.clone(),
-                supported: SUPPORTED_MODELS,
-            });
-        }
-        let mut names = Vec::new();
-        decoder_names(&self.decoder, &mut names);
-        if names.contains(&"ByteLevel") {
-            Ok(Spelling::ByteLevel)
-        } else if names
-            .iter()
-            .any(|name| matches!(*name, "ByteFallback" | "Metaspace"))
-        {
-            Ok(Spelling::SentencePiece)
-        } else {
-            Err(TokenizerError::Unsupported {
-                what: "decoder",
-                name: if names.is_empty() {
-                    "none".into()
-                } else {
-                    names.join("+")
-                },
-                supported: SUPPORTED_DECODERS,
-            })
-        }
-    }
+pub(super) fn invalid(error: impl Into<tokenizers::Error>) -> TokenizerError {
+    TokenizerError::Invalid(error.into().to_string())
 }
 
-fn decoder_names<'a>(decoder: &'a Value, names: &mut Vec<&'a str>) {
-    match decoder["decoders"].as_array() {
-        Some(decoders) => {
-            for decoder in decoders {
-                decoder_names(decoder, names);
-            }
-        }
-        None => names.extend(decoder["type"].as_str()),
-    }
-}
-
-impl Spelling {
-    fn read(self, reader: &Reader, token: &str) -> Vec<u8> {
-        match self {
-            Self::ByteLevel => reader.read(token).unwrap_or_else(|| token.into()),
-            Self::SentencePiece => match byte_token(token) {
-                Some(byte) => vec![byte],
-                None => token.replace('\u{2581}', " ").into_bytes(),
-            },
-        }
-    }
-}
-
-/// The byte of a token such as `<0x0A>`.
-fn byte_token(token: &str) -> Option<u8> {
-    let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
-    let is_byte = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-    u8::from_str_radix(digits, 16).ok().filter(|_| is_byte)
-}
-
-fn read_vocabulary(inner: &tokenizers::Tokenizer, spelling: Spelling) -> Vocabulary {
-    let added = inner.get_added_tokens_decoder();
-    let tokens = inner.get_vocab(true);
-    let size = tokens.values().max().map_or(0, |&id| id as usize + 1);
-    let reader = Reader::new();
-    let mut pieces = vec![Vec::new(); size];
-    for (token, id) in tokens {
-        pieces[id as usize] = match added.get(&id) {
-            Some(added) if added.special => Vec::new(),
-            Some(added) => added.content.clone().into_bytes(),
-            None => spelling.read(&reader, &token),
-        };
-    }
-    let special = added.into_iter().map(|(id, token)| (id, token.content));
-    Vocabulary::new(&pieces, special.collect())
-}
-
-/// The token that the post-processor puts in front of every text.
-fn first_token(
-    inner: &tokenizers::Tokenizer,
-    vocabulary: &Vocabulary,
-) -> Result<Option<u32>, TokenizerError> {
-    let encoding = inner.encode_fast("", true).map_err(invalid)?;
-    match *encoding.get_ids() {
-        [] => Ok(None),
-        [bos] if vocabulary.special_name(bos).is_some() => Ok(Some(bos)),
-        _ => Err(TokenizerError::Unsupported {
-            what: "post-processor",
-            name: format!("one that adds {:?}", encoding.get_tokens()),
-            supported: "one that adds at most BOS",
-        }),
-    }
-}
-
-fn invalid(error: impl ToString) -> TokenizerError {
-    TokenizerError::Invalid(error.to_string())
-}
-
-fn unwritable(error: impl ToString) -> TokenizerError {
-    TokenizerError::Encode(error.to_string())
+fn unwritable(error: impl Into<tokenizers::Error>) -> TokenizerError {
+    TokenizerError::Encode(error.into().to_string())
 }
 
 /// Runs code of the library; a panic in it is an error, not the end of the

@@ -273,6 +273,14 @@ fn unsupported_files_are_named() {
 }
 
 #[test]
+fn a_stray_id_does_not_ask_for_all_memory() {
+    let mut stray = sentencepiece();
+    stray["model"]["vocab"]["z"] = json!(4_000_000_000_u32);
+    let error = from_json(&stray).err().unwrap();
+    assert!(error.to_string().contains("an id is 4000000000"), "{error}");
+}
+
+#[test]
 fn a_panic_is_an_error_of_this_call_alone() {
     let error = contained::<()>(|| panic!("index {}", 7)).unwrap_err();
     assert_eq!(error, TokenizerError::Panicked("index 7".into()));
@@ -284,4 +292,11 @@ fn is_shared_between_threads() {
     shared::<Tokenizer>();
     shared::<super::super::ChatTemplate>();
     shared::<super::super::TextStream>();
+}
+
+impl Tokenizer {
+    /// What the library itself makes of these ids.
+    pub(in crate::text) fn decode_by_library(&self, ids: &[u32]) -> String {
+        self.inner.decode(ids, true).unwrap()
+    }
 }

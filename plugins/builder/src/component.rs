@@ -67,18 +67,24 @@ pub(crate) fn all(root: &Path) -> Result<Vec<Component>> {
 /// What lies in a folder, sorted.
 pub(crate) fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     let read = fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
-    let mut paths = read.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    let mut paths = read
+        .map(|entry| Ok(entry?.path()))
+        .collect::<Result<Vec<_>>>()?;
     paths.sort();
     Ok(paths)
 }
 
 fn stem(path: &Path) -> Result<String> {
     let stem = path.file_stem().and_then(|stem| stem.to_str());
-    stem.map(str::to_owned).with_context(|| format!("the name {} is not UTF-8", path.display()))
+    stem.map(str::to_owned)
+        .with_context(|| format!("the name {} is not UTF-8", path.display()))
 }
 
 /// Turns a core module that carries its component type into a component.
 pub(crate) fn encode(module: &Path) -> Result<Vec<u8>> {
     let bytes = fs::read(module).with_context(|| format!("reading {}", module.display()))?;
-    ComponentEncoder::default().validate(true).module(&bytes)?.encode()
+    ComponentEncoder::default()
+        .validate(true)
+        .module(&bytes)?
+        .encode()
 }

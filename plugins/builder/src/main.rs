@@ -48,7 +48,10 @@ fn build(root: &Path, components: &[Component]) -> Result<()> {
             .with_context(|| format!("making a component of {}", component.name))?;
         fs::create_dir_all(&component.dist)?;
         fs::write(component.file("wasm"), &bytes)?;
-        fs::write(component.file("source"), source::digest(root, component)? + "\n")?;
+        fs::write(
+            component.file("source"),
+            source::digest(root, component)? + "\n",
+        )?;
         println!("{:<16} {:>7} bytes", component.name, bytes.len());
     }
     Ok(())
@@ -58,7 +61,8 @@ fn check(root: &Path, components: &[Component]) -> Result<()> {
     let mut stale = Vec::new();
     for component in components {
         let recorded = fs::read_to_string(component.file("source")).unwrap_or_default();
-        if !component.file("wasm").is_file() || recorded.trim() != source::digest(root, component)? {
+        if !component.file("wasm").is_file() || recorded.trim() != source::digest(root, component)?
+        {
             stale.push(component.name.as_str());
         }
     }

@@ -16,12 +16,20 @@ use crate::component::{Component, entries};
 /// versions of everything it is linked from, as lower-case hex.
 pub(crate) fn digest(root: &Path, component: &Component) -> Result<String> {
     let mut files = BTreeSet::new();
-    for path in component.sources.iter().cloned().chain([root.join("plugins/sdk"), root.join("wit")]) {
+    for path in component
+        .sources
+        .iter()
+        .cloned()
+        .chain([root.join("plugins/sdk"), root.join("wit")])
+    {
         collect(&path, &mut files)?;
     }
     let mut hash = Sha256::new();
     for path in files {
-        let name = path.strip_prefix(root)?.to_str().context("a source's name is not UTF-8")?;
+        let name = path
+            .strip_prefix(root)?
+            .to_str()
+            .context("a source's name is not UTF-8")?;
         let bytes = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
         hash.update(format!("{name}\n{}\n", bytes.len()));
         hash.update(bytes);
@@ -59,7 +67,8 @@ fn locked<'a>(lock: &'a str, package: &str) -> Vec<&'a str> {
         let (name, version) = (name.trim_matches('"'), version.trim_matches('"'));
         for (index, entry) in packages.iter().enumerate() {
             let named = entry.starts_with(&format!("name = \"{name}\"\n"));
-            let versioned = version.is_empty() || entry.contains(&format!("\nversion = \"{version}\"\n"));
+            let versioned =
+                version.is_empty() || entry.contains(&format!("\nversion = \"{version}\"\n"));
             if named && versioned && found.insert(index) {
                 let lines = entry.lines().map(str::trim);
                 wanted.extend(lines.filter_map(|line| line.strip_suffix(',').map(str::to_owned)));
@@ -105,8 +114,10 @@ dependencies = [
 
     #[test]
     fn follows_dependencies_and_their_versions() {
-        let names: Vec<_> =
-            locked(LOCK, "a").iter().map(|entry| entry.lines().take(2).collect::<Vec<_>>()).collect();
+        let names: Vec<_> = locked(LOCK, "a")
+            .iter()
+            .map(|entry| entry.lines().take(2).collect::<Vec<_>>())
+            .collect();
         assert_eq!(
             names,
             [

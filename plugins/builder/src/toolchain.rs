@@ -35,12 +35,23 @@ impl Toolchain {
         let sysroot = sysroot("rustc")?;
         if sysroot.join("lib/rustlib").join(TARGET).is_dir() {
             let cargo = env::var_os("CARGO").map_or_else(|| "cargo".into(), PathBuf::from);
-            return Ok(Self { cargo, rustc: "rustc".into(), sysroot, linker: None });
+            return Ok(Self {
+                cargo,
+                rustc: "rustc".into(),
+                sysroot,
+                linker: None,
+            });
         }
         let debian = Path::new("/usr");
-        ensure!(library(debian).is_dir() && debian.join("bin/cargo").is_file(), MISSING);
+        ensure!(
+            library(debian).is_dir() && debian.join("bin/cargo").is_file(),
+            MISSING
+        );
         let Some(linker) = linker(&sysroot)? else {
-            bail!("{} has no rust-lld, and wasm-ld is not in PATH: apt-get install lld", sysroot.display());
+            bail!(
+                "{} has no rust-lld, and wasm-ld is not in PATH: apt-get install lld",
+                sysroot.display()
+            );
         };
         Ok(Self {
             cargo: debian.join("bin/cargo"),
@@ -63,7 +74,10 @@ impl Toolchain {
             .env("CARGO_ENCODED_RUSTFLAGS", self.flags(root)?.join("\x1f"));
         if let Some(linker) = &self.linker {
             command
-                .arg("-Zbuild-std=std,panic_abort")
+                .args([
+                    "-Zbuild-std=std,panic_abort",
+                    "-Zbuild-std-features=optimize_for_size",
+                ])
                 .env("RUSTC_BOOTSTRAP", "1")
                 .env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", linker);
         }
@@ -74,11 +88,21 @@ impl Toolchain {
                 command.args(["-p", &component.package]);
             }
         }
-        let status = command.status().with_context(|| format!("running {}", self.cargo.display()))?;
-        ensure!(status.success(), "{} could not build the components", self.cargo.display());
+        let status = command
+            .status()
+            .with_context(|| format!("running {}", self.cargo.display()))?;
+        ensure!(
+            status.success(),
+            "{} could not build the components",
+            self.cargo.display()
+        );
         let built = target_dir.join(TARGET).join(PROFILE);
         let module = |component: &Component| {
-            let folder = if component.is_example { built.join("examples") } else { built.clone() };
+            let folder = if component.is_example {
+                built.join("examples")
+            } else {
+                built.clone()
+            };
             folder.join(format!("{}.wasm", component.name.replace('-', "_")))
         };
         Ok(components.iter().map(module).collect())
@@ -89,7 +113,10 @@ impl Toolchain {
         let library = library(&self.sysroot);
         let mut renamed = vec![
             (root.to_owned(), "."),
-            (library.canonicalize().unwrap_or_else(|_| library.clone()), "std"),
+            (
+                library.canonicalize().unwrap_or_else(|_| library.clone()),
+                "std",
+            ),
             (library, "std"),
         ];
         for registry in entries(&cargo_home()?.join("registry/src"))? {
@@ -104,7 +131,10 @@ impl Toolchain {
 }
 
 fn sysroot(rustc: &str) -> Result<PathBuf> {
-    let output = Command::new(rustc).args(["--print", "sysroot"]).output().context("running rustc")?;
+    let output = Command::new(rustc)
+        .args(["--print", "sysroot"])
+        .output()
+        .context("running rustc")?;
     ensure!(output.status.success(), "rustc --print sysroot failed");
     Ok(String::from_utf8(output.stdout)?.trim().into())
 }
@@ -123,7 +153,9 @@ fn linker(sysroot: &Path) -> Result<Option<PathBuf>> {
         }
     }
     let path = env::var_os("PATH").unwrap_or_default();
-    Ok(env::split_paths(&path).map(|folder| folder.join("wasm-ld")).find(|linker| linker.is_file()))
+    Ok(env::split_paths(&path)
+        .map(|folder| folder.join("wasm-ld"))
+        .find(|linker| linker.is_file()))
 }
 
 fn cargo_home() -> Result<PathBuf> {

@@ -25,7 +25,11 @@ impl Frequency {
 
     /// What to add to which logit.
     pub(crate) fn additions(&self) -> (&[TokenId], Vec<f32>) {
-        let values = self.window.counts().iter().map(|&count| -self.penalty * count as f32);
+        let values = self
+            .window
+            .counts()
+            .iter()
+            .map(|&count| -self.penalty * count as f32);
         (self.window.ids(), values.collect())
     }
 }

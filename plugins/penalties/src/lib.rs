@@ -2,6 +2,8 @@
 //! commute. Formulas: repetition as in CTRL (Keskar et al. 2019, section 4.1)
 //! and Hugging Face transformers, the others as in OpenAI's API reference.
 
+#![cfg_attr(test, allow(clippy::float_cmp, reason = "worked values are exact"))]
+
 mod frequency;
 mod presence;
 mod repetition;
@@ -34,6 +36,7 @@ struct Penalties {
 }
 
 impl Penalties {
+    #[allow(clippy::float_cmp, reason = "1 is neutral, nothing near it")]
     fn new(params: &Params, prompt: &[TokenId]) -> Self {
         Self {
             repetition: params

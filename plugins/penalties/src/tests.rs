@@ -9,11 +9,18 @@ fn changed(penalties: &Penalties, logits: &[f32]) -> Vec<f32> {
     if let Some(repetition) = &penalties.repetition {
         for &id in repetition.ids() {
             let l = &mut row[id as usize];
-            *l = if *l > 0.0 { *l / repetition.divisor() } else { *l * repetition.divisor() };
+            *l = if *l > 0.0 {
+                *l / repetition.divisor()
+            } else {
+                *l * repetition.divisor()
+            };
         }
     }
     let additions = [
-        penalties.frequency.as_ref().map(super::Frequency::additions),
+        penalties
+            .frequency
+            .as_ref()
+            .map(super::Frequency::additions),
         penalties.presence.as_ref().map(super::Presence::additions),
     ];
     for (ids, values) in additions.into_iter().flatten() {
@@ -28,7 +35,11 @@ fn changed(penalties: &Penalties, logits: &[f32]) -> Vec<f32> {
 fn fields<'a>(steps: impl IntoIterator<Item = (&'a str, &'a Value)>) -> Option<Params> {
     let mut fields = json!({});
     for (op, params) in steps {
-        for (name, value) in params.as_object()?.iter().filter(|(_, value)| !value.is_null()) {
+        for (name, value) in params
+            .as_object()?
+            .iter()
+            .filter(|(_, value)| !value.is_null())
+        {
             match (op, name.as_str()) {
                 (_, "op") => {}
                 ("repetition", "penalty") => fields["repetition_penalty"] = value.clone(),
@@ -53,12 +64,16 @@ fn named_steps(steps: &Value) -> impl Iterator<Item = (&str, &Value)> {
 
 fn ids(value: &Value) -> Vec<TokenId> {
     let ids = value.as_array().into_iter().flatten();
-    ids.filter_map(Value::as_u64).map(|id| id as TokenId).collect()
+    ids.filter_map(Value::as_u64)
+        .map(|id| id as TokenId)
+        .collect()
 }
 
 fn row(value: &Value) -> Vec<f32> {
     let logits = value.as_array().into_iter().flatten();
-    logits.map(|l| l.as_f64().map_or(f32::NEG_INFINITY, |l| l as f32)).collect()
+    logits
+        .map(|l| l.as_f64().map_or(f32::NEG_INFINITY, |l| l as f32))
+        .collect()
 }
 
 #[track_caller]
@@ -74,7 +89,10 @@ fn vectors(op: &str) -> Vec<Value> {
     let all: Value =
         serde_json::from_str(include_str!("../../../tests/vectors.json")).unwrap_or_default();
     let vectors = all["vectors"].as_array().cloned().unwrap_or_default();
-    vectors.into_iter().filter(|vector| vector["op"] == op).collect()
+    vectors
+        .into_iter()
+        .filter(|vector| vector["op"] == op)
+        .collect()
 }
 
 /// Checks one vector, with the generated tokens in one call and one by one.
@@ -88,7 +106,11 @@ fn check(vector: &Value, params: &Params) {
     }
     let expected = row(&vector["expected_logits"]);
     for penalties in [at_once, in_turn] {
-        assert_close(&changed(&penalties, &row(&vector["logits"])), &expected, &vector["id"]);
+        assert_close(
+            &changed(&penalties, &row(&vector["logits"])),
+            &expected,
+            &vector["id"],
+        );
     }
 }
 
@@ -112,7 +134,12 @@ fn chain_vectors_of_penalties_alone() {
         Some((vector, params))
     });
     let ours: Vec<_> = ours.collect();
-    assert_eq!(ours.iter().map(|(vector, _)| &vector["id"]).collect::<Vec<_>>(), ["CH01"]);
+    assert_eq!(
+        ours.iter()
+            .map(|(vector, _)| &vector["id"])
+            .collect::<Vec<_>>(),
+        ["CH01"]
+    );
     for (vector, params) in ours {
         check(&vector, &params);
     }
@@ -122,12 +149,16 @@ fn chain_vectors_of_penalties_alone() {
 fn greedy_run_vectors() {
     let mut checked = 0;
     for vector in vectors("greedy_run") {
-        let Some(params) = fields(named_steps(&vector["params"]["pipeline"])) else { continue };
+        let Some(params) = fields(named_steps(&vector["params"]["pipeline"])) else {
+            continue;
+        };
         let mut penalties = Penalties::new(&params, &ids(&vector["prompt_tokens"]));
         let mut tokens = Vec::new();
         for _ in 0..vector["params"]["steps"].as_u64().unwrap_or(0) {
             let row = changed(&penalties, &row(&vector["logits"]));
-            let best = (0..row.len()).rev().max_by(|&a, &b| row[a].total_cmp(&row[b]));
+            let best = (0..row.len())
+                .rev()
+                .max_by(|&a, &b| row[a].total_cmp(&row[b]));
             tokens.push(best.unwrap_or(usize::MAX) as TokenId);
             penalties.accept(&tokens[tokens.len() - 1..]);
         }

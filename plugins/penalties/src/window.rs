@@ -45,7 +45,9 @@ impl Window {
     }
 
     fn forget(&mut self, id: TokenId) {
-        let Some(&slot) = self.slots.get(&id) else { return };
+        let Some(&slot) = self.slots.get(&id) else {
+            return;
+        };
         self.counts[slot] -= 1;
         if self.counts[slot] > 0 {
             return;
@@ -98,8 +100,12 @@ mod tests {
         for &id in tokens {
             window.push(id);
         }
-        let mut counted: Vec<_> =
-            window.ids().iter().copied().zip(window.counts().iter().copied()).collect();
+        let mut counted: Vec<_> = window
+            .ids()
+            .iter()
+            .copied()
+            .zip(window.counts().iter().copied())
+            .collect();
         counted.sort_unstable();
         counted
     }

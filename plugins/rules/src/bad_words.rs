@@ -44,12 +44,17 @@ impl BadWords {
     /// None of `words` is empty.
     pub(crate) fn new(words: Vec<Vec<TokenId>>) -> Self {
         let reach = words.iter().map(|word| word.len() - 1).max().unwrap_or(0);
-        Self { words, tail: Vec::new(), reach }
+        Self {
+            words,
+            tail: Vec::new(),
+            reach,
+        }
     }
 
     pub(crate) fn push(&mut self, accepted: &[TokenId]) {
         self.tail.extend_from_slice(accepted);
-        self.tail.drain(..self.tail.len().saturating_sub(self.reach));
+        self.tail
+            .drain(..self.tail.len().saturating_sub(self.reach));
     }
 
     /// The tokens that would complete a word now.

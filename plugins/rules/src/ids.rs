@@ -11,7 +11,10 @@ pub(crate) fn within(field: &str, ids: &[TokenId], vocabulary_size: u32) -> Resu
 }
 
 pub(crate) fn outside(field: &str, id: &str, vocabulary_size: u32) -> String {
-    format!("{field}: token id {id} is outside the vocabulary (0 to {})", vocabulary_size - 1)
+    format!(
+        "{field}: token id {id} is outside the vocabulary (0 to {})",
+        vocabulary_size - 1
+    )
 }
 
 #[cfg(test)]

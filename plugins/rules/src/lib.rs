@@ -1,5 +1,7 @@
 //! `rules`: bans and biases that a request states outright.
 
+#![cfg_attr(test, allow(clippy::float_cmp, reason = "worked values are exact"))]
+
 mod bad_words;
 mod end;
 mod ids;
@@ -14,7 +16,7 @@ use sluice_plugin::{
     vocabulary,
 };
 
-use crate::{bad_words::BadWords, ngrams::Ngrams};
+use crate::bad_words::BadWords;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -46,7 +48,10 @@ struct Rules {
     min_tokens: u32,
     /// Banned throughout.
     ignored: Vec<TokenId>,
-    ngrams: Option<Ngrams>,
+    /// 0: off.
+    no_repeat_ngram_size: usize,
+    /// Prompt and generated tokens; kept for that size alone.
+    tokens: Vec<TokenId>,
     generated: u32,
 }
 
@@ -68,10 +73,6 @@ impl Plugin for Rules {
         let (biased, biases) = parsed.map_err(OpenError::InvalidParams)?;
         let words = bad_words::spellings(params.bad_words, vocabulary::encode)
             .map_err(OpenError::InvalidParams)?;
-        let mut ngrams = Ngrams::new(params.no_repeat_ngram_size);
-        if let Some(ngrams) = &mut ngrams {
-            ngrams.push(&sequence.prompt);
-        }
         Ok(Self {
             allowed: params.allowed_token_ids,
             biased,
@@ -79,8 +80,13 @@ impl Plugin for Rules {
             bad_words: BadWords::new(words),
             end_ids: sequence.end_ids,
             min_tokens: params.min_tokens,
-            ignored: if params.ignore_eos { model.end_of_sequence } else { Vec::new() },
-            ngrams,
+            ignored: if params.ignore_eos {
+                model.end_of_sequence
+            } else {
+                Vec::new()
+            },
+            no_repeat_ngram_size: params.no_repeat_ngram_size,
+            tokens: sequence.prompt,
             generated: 0,
         })
     }
@@ -108,9 +114,9 @@ impl TokenProcessor for Rules {
     fn plan(&mut self, accepted: &[TokenId]) -> Result<(), String> {
         self.generated += accepted.len() as u32;
         self.bad_words.push(accepted);
-        if let Some(ngrams) = &mut self.ngrams {
-            ngrams.push(accepted);
-            edits::deny(ngrams.banned());
+        if self.no_repeat_ngram_size > 0 {
+            self.tokens.extend_from_slice(accepted);
+            edits::deny(&ngrams::banned(&self.tokens, self.no_repeat_ngram_size));
         }
         if let Some(allowed) = &self.allowed {
             edits::allow(allowed);

@@ -37,7 +37,10 @@ mod tests {
 
     #[test]
     fn canonical_ids_inside_the_vocabulary() {
-        assert_eq!(parse(&keys(&["0", "7"]), 8), Ok((vec![0, 7], vec![0.5, 0.5])));
+        assert_eq!(
+            parse(&keys(&["0", "7"]), 8),
+            Ok((vec![0, 7], vec![0.5, 0.5]))
+        );
         assert_eq!(parse(&keys(&[]), 8), Ok((vec![], vec![])));
     }
 
@@ -52,8 +55,7 @@ mod tests {
     #[test]
     fn ids_past_the_vocabulary_are_refused() {
         for key in ["8", "4294967296", "99999999999999999999999"] {
-            let expected =
-                format!("logit_bias: token id {key} is outside the vocabulary (0 to 7)");
+            let expected = format!("logit_bias: token id {key} is outside the vocabulary (0 to 7)");
             assert_eq!(parse(&keys(&[key]), 8), Err(expected));
         }
     }

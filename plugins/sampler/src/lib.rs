@@ -4,6 +4,8 @@
 //! head of what is left, so what is kept is always one range of ranks. Tokens
 //! are read from the best down, as far as the question needs.
 
+#![cfg_attr(test, allow(clippy::float_cmp, reason = "worked values are exact"))]
+
 mod draw;
 mod min_p;
 mod ranking;
@@ -55,7 +57,14 @@ struct Pipeline {
 
 impl Pipeline {
     fn choose(&self, row: impl Row, uniform: impl Fn(u32) -> f64) -> Option<TokenId> {
-        let Params { top_p, min_p, xtc_probability, xtc_threshold, min_keep, .. } = self.params;
+        let Params {
+            top_p,
+            min_p,
+            xtc_probability,
+            xtc_threshold,
+            min_keep,
+            ..
+        } = self.params;
         if temperature::is_greedy(self.params.temperature) {
             return row.top(1).ids.first().copied();
         }
@@ -114,7 +123,11 @@ impl Plugin for Pipeline {
                 params.min_keep
             )));
         }
-        Ok(Self { params, end_ids: sequence.end_ids, vocabulary_size })
+        Ok(Self {
+            params,
+            end_ids: sequence.end_ids,
+            vocabulary_size,
+        })
     }
 }
 

@@ -34,7 +34,10 @@ impl<R: Row> Ranking<R> {
         let mut ranking = Self {
             row,
             temperature,
-            read: Candidates { ids: Vec::new(), logits: Vec::new() },
+            read: Candidates {
+                ids: Vec::new(),
+                logits: Vec::new(),
+            },
             masses: vec![0.0],
             exhausted: false,
             kept: None,

@@ -9,8 +9,9 @@ struct Slice<'a>(&'a [f32]);
 
 impl Slice<'_> {
     fn in_order(&self) -> Vec<TokenId> {
-        let mut ids: Vec<_> =
-            (0..self.0.len()).filter(|&id| self.0[id] > f32::NEG_INFINITY).collect();
+        let mut ids: Vec<_> = (0..self.0.len())
+            .filter(|&id| self.0[id] > f32::NEG_INFINITY)
+            .collect();
         ids.sort_by(|&a, &b| self.0[b].total_cmp(&self.0[a]).then(a.cmp(&b)));
         ids.into_iter().map(|id| id as TokenId).collect()
     }
@@ -27,7 +28,12 @@ impl Row for Slice<'_> {
     fn log_sum_exp(&self, temperature: f32) -> f64 {
         let scaled = |l: &f32| f64::from(*l) / f64::from(temperature);
         let max = self.0.iter().map(scaled).fold(f64::NEG_INFINITY, f64::max);
-        max + self.0.iter().map(|l| (scaled(l) - max).exp()).sum::<f64>().ln()
+        max + self
+            .0
+            .iter()
+            .map(|l| (scaled(l) - max).exp())
+            .sum::<f64>()
+            .ln()
     }
 }
 
@@ -44,7 +50,9 @@ fn choose(params: &Value, end_ids: &[TokenId], logits: &[f32], u: f64) -> Option
 /// Every token that some draw gives, ascending.
 fn kept(params: &Value, end_ids: &[TokenId], logits: &[f32]) -> Vec<TokenId> {
     let draws = (0..4096).map(|i| (f64::from(i) + 0.5) / 4096.0);
-    let mut ids: Vec<_> = draws.filter_map(|u| choose(params, end_ids, logits, u)).collect();
+    let mut ids: Vec<_> = draws
+        .filter_map(|u| choose(params, end_ids, logits, u))
+        .collect();
     ids.sort_unstable();
     ids.dedup();
     ids
@@ -69,25 +77,29 @@ fn fields(op: &str, params: &Value) -> Value {
 
 fn ids(value: &Value) -> Vec<TokenId> {
     let ids = value.as_array().into_iter().flatten();
-    ids.filter_map(Value::as_u64).map(|id| id as TokenId).collect()
+    ids.filter_map(Value::as_u64)
+        .map(|id| id as TokenId)
+        .collect()
 }
 
 fn row(value: &Value) -> Vec<f32> {
     let logits = value.as_array().into_iter().flatten();
-    logits.map(|l| l.as_f64().map_or(f32::NEG_INFINITY, |l| l as f32)).collect()
+    logits
+        .map(|l| l.as_f64().map_or(f32::NEG_INFINITY, |l| l as f32))
+        .collect()
 }
 
 #[test]
 fn worked_vectors() {
-    let all: Value = serde_json::from_str(include_str!("../../../tests/vectors.json"))
-        .unwrap_or_default();
+    let all: Value =
+        serde_json::from_str(include_str!("../../../tests/vectors.json")).unwrap_or_default();
     let mut checked = 0;
     for vector in all["vectors"].as_array().into_iter().flatten() {
         let (id, op, params) = (&vector["id"], vector["op"].as_str(), &vector["params"]);
         let params = match op {
-            Some(op @ ("temperature" | "top_k" | "top_p" | "min_p" | "xtc" | "select" | "draw")) => {
-                fields(op, params)
-            }
+            Some(
+                op @ ("temperature" | "top_k" | "top_p" | "min_p" | "xtc" | "select" | "draw"),
+            ) => fields(op, params),
             // The steps of these stand in our order.
             Some("chain") if *id == "CH03" || *id == "CH05" => {
                 let mut joined = json!({});
@@ -101,14 +113,25 @@ fn worked_vectors() {
             }
             _ => continue,
         };
-        assert!(serde_json::from_value::<Params>(params.clone()).is_ok(), "{id}: {params}");
+        assert!(
+            serde_json::from_value::<Params>(params.clone()).is_ok(),
+            "{id}: {params}"
+        );
         let logits = row(&vector["logits"]);
         let end_ids = ids(&vector["params"]["end_ids"]);
         let u = vector["params"]["uniform"].as_f64().unwrap_or(0.5);
         if vector["kept_ids"].is_array() {
-            assert_eq!(kept(&params, &end_ids, &logits), ids(&vector["kept_ids"]), "{id}");
+            assert_eq!(
+                kept(&params, &end_ids, &logits),
+                ids(&vector["kept_ids"]),
+                "{id}"
+            );
         } else if let Some(token) = vector["expected_token"].as_u64() {
-            assert_eq!(choose(&params, &end_ids, &logits, u), Some(token as TokenId), "{id}");
+            assert_eq!(
+                choose(&params, &end_ids, &logits, u),
+                Some(token as TokenId),
+                "{id}"
+            );
         } else if vector["expected_logits"].is_array() {
             // The changed row without further change must draw alike.
             let scaled = row(&vector["expected_logits"]);
@@ -141,9 +164,8 @@ fn xtc_leaves_min_keep_tokens() {
 /// The definitions on whole rows, one probability per token.
 fn reference(params: &Params, end_ids: &[TokenId], logits: &[f32], u: f64) -> Option<TokenId> {
     let mut order = Slice(logits).in_order();
-    let weight = |id: &TokenId| {
-        (f64::from(logits[*id as usize]) / f64::from(params.temperature)).exp()
-    };
+    let weight =
+        |id: &TokenId| (f64::from(logits[*id as usize]) / f64::from(params.temperature)).exp();
     let p = |order: &[TokenId]| -> Vec<f64> {
         let total: f64 = order.iter().map(weight).sum();
         order.iter().map(|id| weight(id) / total).collect()
@@ -158,13 +180,21 @@ fn reference(params: &Params, end_ids: &[TokenId], logits: &[f32], u: f64) -> Op
     }
     if params.min_p > 0.0 {
         let p = p(&order);
-        let n = p.iter().filter(|&&each| each >= params.min_p * p[0]).count();
+        let n = p
+            .iter()
+            .filter(|&&each| each >= params.min_p * p[0])
+            .count();
         order.truncate(n.max(params.min_keep));
     }
     if params.xtc_probability > 0.0 {
-        let choices = p(&order).iter().filter(|&&p| p >= params.xtc_threshold).count();
+        let choices = p(&order)
+            .iter()
+            .filter(|&&p| p >= params.xtc_threshold)
+            .count();
         let goes = choices.saturating_sub(1);
-        if order.len() - goes >= params.min_keep && !order[..goes].iter().any(|id| end_ids.contains(id)) {
+        if order.len() - goes >= params.min_keep
+            && !order[..goes].iter().any(|id| end_ids.contains(id))
+        {
             order.drain(..goes);
         }
     }
@@ -173,7 +203,9 @@ fn reference(params: &Params, end_ids: &[TokenId], logits: &[f32], u: f64) -> Op
         sum += p;
         sum > u
     });
-    order.get(drawn.unwrap_or(order.len().wrapping_sub(1))).copied()
+    order
+        .get(drawn.unwrap_or(order.len().wrapping_sub(1)))
+        .copied()
 }
 
 prop_compose! {

@@ -1,11 +1,6 @@
 //! Between the traits and the generated exports.
 
-use std::{
-    cell::RefCell,
-    marker::PhantomData,
-    panic,
-    sync::Once,
-};
+use std::{cell::RefCell, marker::PhantomData, panic, sync::Once};
 
 use crate::{
     LogitsProcessor, OpenError, Plugin, Sampler, SequenceInfo, TokenId, TokenProcessor,
@@ -36,7 +31,9 @@ pub fn sampler<P: Sampler>() {}
 fn log_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        panic::set_hook(Box::new(|info| log::write(log::Level::Error, &info.to_string())));
+        panic::set_hook(Box::new(|info| {
+            log::write(log::Level::Error, &info.to_string());
+        }));
     });
 }
 

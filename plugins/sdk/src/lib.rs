@@ -55,6 +55,8 @@
 //! ([`edits`], [`control`], [`logits`], [`random`], [`vocabulary`], [`log`])
 //! exist only inside a component and panic elsewhere.
 
+#![cfg_attr(test, allow(clippy::float_cmp, reason = "worked values are exact"))]
+
 #[doc(hidden)]
 pub mod bindings;
 #[doc(hidden)]

@@ -46,7 +46,9 @@ impl Misbehaviour {
     /// The fault to commit in this call.
     pub fn at_call(&mut self, accepted: usize) -> Option<&str> {
         self.generated += accepted;
-        self.after.is_some_and(|after| self.generated >= after).then_some(&self.fault)
+        self.after
+            .is_some_and(|after| self.generated >= after)
+            .then_some(&self.fault)
     }
 }
 
@@ -76,7 +78,11 @@ pub fn spin() {
 }
 
 fn recurse(depth: u64) -> u64 {
-    if black_box(true) { recurse(black_box(depth) + 1) + 1 } else { depth }
+    if black_box(true) {
+        recurse(black_box(depth) + 1) + 1
+    } else {
+        depth
+    }
 }
 
 /// Takes memory until there is no more.

@@ -1,0 +1,296 @@
+//! `sluice bench`: how long a decode step takes at a batch size, and how much
+//! of it the chain takes.
+//!
+//! The arms run in turn, round after round, on one engine, so that a slow
+//! minute of the machine meets all of them.
+
+use crate::{
+    engine::{Chain, EVENT_BUFFER, Event, Handle, Stats, Submission, TokenId, fake},
+    plugin::{OpenError, Registry, Runtime, SequenceInfo, StageRef, Vocabulary},
+};
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::sync::mpsc::Receiver;
+
+/// What is measured.
+#[derive(Clone, Debug, clap::Args)]
+pub struct BenchArgs {
+    /// Batch sizes.
+    #[arg(long, value_delimiter = ',', default_value = "1,8,16")]
+    pub batch: Vec<usize>,
+    /// Chains, see `BENCHMARKS.md`.
+    #[arg(long, value_delimiter = ',', default_value = "none,greedy,default")]
+    pub chain: Vec<Arm>,
+    /// Tokens of each prompt.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    pub prompt_tokens: u32,
+    /// Steps measured in each round.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    pub tokens: u32,
+    /// Rounds; the median over all of their steps counts.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: u32,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Who chooses the tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Arm {
+    /// No plugin: the largest logit, found natively. Exists in this command
+    /// alone.
+    None,
+    /// The default chain at temperature 0.
+    Greedy,
+    /// The default chain with three penalties, a bias, temperature, top-k and
+    /// top-p.
+    Default,
+}
+
+impl Arm {
+    fn stages(self) -> Vec<(&'static str, Value)> {
+        match self {
+            Self::None => vec![],
+            Self::Greedy => vec![
+                ("rules", json!({})),
+                ("penalties", json!({})),
+                ("sampler", json!({"temperature": 0})),
+            ],
+            Self::Default => vec![
+                ("rules", json!({"logit_bias": {"100": -1.5, "200": 0.5}})),
+                (
+                    "penalties",
+                    json!({
+                        "repetition_penalty": 1.1,
+                        "presence_penalty": 0.5,
+                        "frequency_penalty": 0.2,
+                    }),
+                ),
+                (
+                    "sampler",
+                    json!({"temperature": 0.8, "top_k": 40, "top_p": 0.95}),
+                ),
+            ],
+        }
+    }
+}
+
+/// What a bench works on.
+pub struct Bench {
+    pub engine: Handle,
+    pub runtime: Arc<Runtime>,
+    pub registry: Arc<Registry>,
+    pub vocabulary: Arc<Vocabulary>,
+    /// Tokens that prompts are cut from; at least one.
+    pub text: Vec<TokenId>,
+}
+
+/// Why a bench could not run.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    #[error("no plugin is named `{0}`")]
+    NoPlugin(&'static str),
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error(transparent)]
+    Submit(#[from] crate::engine::SubmitError),
+    #[error("a sequence ended early: {0}")]
+    Ended(String),
+}
+
+/// The figures of one batch size and chain.
+#[derive(Debug, Serialize)]
+pub struct Figures {
+    pub batch: usize,
+    pub chain: Arm,
+    /// Median wall time of a step, from token to token.
+    pub step_ms_median: f64,
+    /// The step that one in ten is faster than.
+    pub step_ms_p10: f64,
+    /// The step that one in ten is slower than.
+    pub step_ms_p90: f64,
+    /// Tokens of all rows per second, from the median.
+    pub tokens_per_second: f64,
+    /// Part of the steps' time in which the engine waited for chains.
+    pub chain_share: f64,
+}
+
+#[derive(Default)]
+struct Samples {
+    steps: Vec<Duration>,
+    step: Duration,
+    chain: Duration,
+}
+
+impl Bench {
+    /// Runs all rounds. `progress` is told of each measured arm.
+    ///
+    /// # Errors
+    /// When a chain cannot be opened or a sequence ends early.
+    pub fn run(
+        &self,
+        args: &BenchArgs,
+        mut progress: impl FnMut(),
+    ) -> Result<Vec<Figures>, BenchError> {
+        let arms: Vec<_> = args
+            .batch
+            .iter()
+            .flat_map(|&batch| args.chain.iter().map(move |&chain| (batch, chain)))
+            .collect();
+        let mut samples: Vec<Samples> = arms.iter().map(|_| Samples::default()).collect();
+        // The first round warms up and is not counted.
+        for round in 0..=args.rounds {
+            for (&(batch, chain), samples) in arms.iter().zip(&mut samples) {
+                let seen = self.measure(batch, chain, args)?;
+                if round > 0 {
+                    samples.steps.extend(seen.steps);
+                    samples.step += seen.step;
+                    samples.chain += seen.chain;
+                }
+                progress();
+            }
+        }
+        Ok(arms.into_iter().zip(samples).map(figures).collect())
+    }
+
+    fn measure(&self, batch: usize, chain: Arm, args: &BenchArgs) -> Result<Samples, BenchError> {
+        let mut rows = (0..batch)
+            .map(|row| self.start(row, chain, args))
+            .collect::<Result<Vec<_>, _>>()?;
+        for row in &mut rows {
+            next(row)?;
+        }
+        // All rows decode now. The last one to join has the most tokens left.
+        let before = self.engine.stats();
+        let mut steps = Vec::with_capacity(args.tokens as usize);
+        if let Some(row) = rows.last_mut() {
+            let mut last = Instant::now();
+            for _ in 0..args.tokens {
+                next(row)?;
+                let now = Instant::now();
+                steps.push(now - last);
+                last = now;
+            }
+        }
+        let Stats { step, chain, .. } = self.engine.stats();
+        Ok(Samples {
+            steps,
+            step: step - before.step,
+            chain: chain - before.chain,
+        })
+    }
+
+    fn start(&self, row: usize, arm: Arm, args: &BenchArgs) -> Result<Receiver<Event>, BenchError> {
+        let prompt: Vec<TokenId> = self
+            .text
+            .iter()
+            .cycle()
+            .skip(row * 7)
+            .take(args.prompt_tokens as usize)
+            .copied()
+            .collect();
+        // Rows that joined earlier are ahead by the steps of later prompts.
+        let slack = 8 + (args.batch.iter().max().unwrap_or(&1) * prompt.len()) as u32;
+        let context = self.engine.model_info().context_length;
+        let max_tokens = (args.tokens + slack).min(context.saturating_sub(args.prompt_tokens));
+        let chain = self.open(arm, row, &prompt, max_tokens)?;
+        let (events, receiver) = tokio::sync::mpsc::channel(EVENT_BUFFER.max(max_tokens as usize));
+        self.engine.submit(Submission {
+            prompt,
+            max_tokens,
+            end_ids: vec![],
+            chain,
+            events,
+        })?;
+        Ok(receiver)
+    }
+
+    fn open(
+        &self,
+        arm: Arm,
+        row: usize,
+        prompt: &[TokenId],
+        max_tokens: u32,
+    ) -> Result<Box<dyn Chain>, BenchError> {
+        if arm == Arm::None {
+            return Ok(fake::greedy());
+        }
+        let stages = arm
+            .stages()
+            .into_iter()
+            .map(|(name, params)| {
+                let plugin = self.registry.get(name).ok_or(BenchError::NoPlugin(name))?;
+                let params = params.as_object().cloned().unwrap_or_default();
+                Ok(StageRef { plugin, params })
+            })
+            .collect::<Result<Vec<_>, BenchError>>()?;
+        let info = SequenceInfo {
+            prompt: prompt.to_vec(),
+            max_tokens,
+            end_ids: vec![],
+        };
+        let seed = row as i64;
+        let mut chains = self.runtime.open(&self.vocabulary, &stages, &info, seed, 1)?;
+        Ok(chains.remove(0))
+    }
+}
+
+/// Waits for the next token.
+fn next(row: &mut Receiver<Event>) -> Result<(), BenchError> {
+    match row.blocking_recv() {
+        Some(Event::Tokens(_)) => Ok(()),
+        Some(Event::Finished(reason)) => Err(BenchError::Ended(format!("{reason:?}"))),
+        None => Err(BenchError::Ended("the engine stopped".into())),
+    }
+}
+
+fn figures(((batch, chain), mut samples): ((usize, Arm), Samples)) -> Figures {
+    samples.steps.sort_unstable();
+    let at = |share: f64| {
+        let last = samples.steps.len().saturating_sub(1);
+        let index = (share * last as f64).round() as usize;
+        samples
+            .steps
+            .get(index)
+            .map_or(f64::NAN, |step| step.as_secs_f64() * 1e3)
+    };
+    let median = at(0.5);
+    Figures {
+        batch,
+        chain,
+        step_ms_median: median,
+        step_ms_p10: at(0.1),
+        step_ms_p90: at(0.9),
+        tokens_per_second: batch as f64 * 1e3 / median,
+        chain_share: samples.chain.as_secs_f64() / samples.step.as_secs_f64(),
+    }
+}
+
+/// A table for people.
+pub fn table(figures: &[Figures]) -> String {
+    use std::fmt::Write;
+    let mut table = String::from(
+        "| batch | chain | ms per step | 10 % … 90 % | tokens/s | chain's share |\n\
+         |---|---|---|---|---|---|\n",
+    );
+    for f in figures {
+        let chain = format!("{:?}", f.chain).to_lowercase();
+        let _ = writeln!(
+            table,
+            "| {} | {chain} | {:.2} | {:.2} … {:.2} | {:.0} | {:.2} % |",
+            f.batch,
+            f.step_ms_median,
+            f.step_ms_p10,
+            f.step_ms_p90,
+            f.tokens_per_second,
+            f.chain_share * 100.0,
+        );
+    }
+    table
+}

@@ -1,0 +1,109 @@
+//! The real program on the default model, and a client.
+#![allow(dead_code, clippy::unwrap_used)]
+
+use axum::{
+    body::Bytes,
+    http::{Method, Request, StatusCode},
+};
+use http_body_util::{BodyExt, Full};
+use hyper_util::{client::legacy::Client, rt::TokioExecutor};
+use serde_json::Value;
+use std::{
+    io::{BufRead, BufReader},
+    process::{Child, Command, Stdio},
+    sync::OnceLock,
+};
+
+/// A running `sluice serve`.
+pub struct Server {
+    pub url: String,
+    // Its standard input keeps the server alive; see `start`.
+    _shell: Child,
+}
+
+impl Server {
+    /// The one server of a test binary.
+    pub fn shared() -> &'static Self {
+        static SERVER: OnceLock<Server> = OnceLock::new();
+        SERVER.get_or_init(|| Self::start(&[]))
+    }
+
+    /// Starts a server on a free port. A shell stands between, which ends it
+    /// when this process is gone, however that happens.
+    pub fn start(arguments: &[&str]) -> Self {
+        let mut shell = Command::new("sh")
+            .args(["-c", r#""$@" & server=$!; cat >/dev/null; kill $server"#, "sh"])
+            .arg(env!("CARGO_BIN_EXE_sluice"))
+            .args(["serve", "--port", "0"])
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(shell.stdout.take().unwrap()).lines();
+        let url = lines
+            .by_ref()
+            .map(Result::unwrap)
+            .find_map(|line| line.strip_prefix("listening on ").map(str::to_owned))
+            .expect("the server says where it listens");
+        std::thread::spawn(move || lines.for_each(drop));
+        Self { url, _shell: shell }
+    }
+
+    async fn request(&self, method: Method, path: &str, body: Vec<u8>) -> (StatusCode, String) {
+        let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.url))
+            .header("content-type", "application/json")
+            .body(Full::from(body))
+            .unwrap();
+        let response = client.request(request).await.unwrap();
+        let status = response.status();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        (status, String::from_utf8(body.into()).unwrap())
+    }
+
+    pub async fn post(&self, path: &str, body: &Value) -> (StatusCode, Value) {
+        json(self.request(Method::POST, path, body.to_string().into()).await)
+    }
+
+    /// The data of each event of a stream, `[DONE]` included.
+    pub async fn stream(&self, path: &str, body: &Value) -> Vec<String> {
+        let (status, text) = self.request(Method::POST, path, body.to_string().into()).await;
+        assert_eq!(status, StatusCode::OK, "{text}");
+        text.lines()
+            .filter_map(|line| line.strip_prefix("data: "))
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// The answer to a request that must succeed.
+    pub async fn complete(&self, body: &Value) -> Value {
+        let (status, answer) = self.post("/v1/completions", body).await;
+        assert_eq!(status, StatusCode::OK, "{body}\n{answer}");
+        answer
+    }
+
+    pub async fn get(&self, path: &str) -> (StatusCode, Value) {
+        json(self.request(Method::GET, path, vec![]).await)
+    }
+
+    pub async fn upload(&self, component: Vec<u8>) -> (StatusCode, Value) {
+        json(self.request(Method::PUT, "/v1/plugins", component).await)
+    }
+
+    pub async fn delete(&self, reference: &str) -> (StatusCode, Value) {
+        let path = format!("/v1/plugins/{reference}");
+        json(self.request(Method::DELETE, &path, vec![]).await)
+    }
+}
+
+fn json((status, text): (StatusCode, String)) -> (StatusCode, Value) {
+    let value = serde_json::from_str(&text).unwrap_or(Value::String(text));
+    (status, value)
+}
+
+pub fn text(answer: &Value) -> &str {
+    answer["choices"][0]["text"].as_str().unwrap()
+}
