@@ -88,7 +88,7 @@ fn what_is_no_component_is_refused() {
         (b"(component)", "text_component"),
         (b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0", "native_code"),
         (b"\0asm\x0d\0\x01\0", "no_kind"),
-        (b"\0asm\x01\0\0\0", "invalid_component"),
+        (b"\0asm\x01\0\0\0", "no_kind"),
         (b"\0asm\x0d\0\x01\0\x63\x02xx", "invalid_component"),
         (b"{\"model\": \"x\"}", "not_a_component"),
     ] {
