@@ -1,0 +1,105 @@
+//! `penalties`: repetition first, then frequency and presence. They do not
+//! commute. Formulas: repetition as in CTRL (Keskar et al. 2019, section 4.1)
+//! and Hugging Face transformers, the others as in OpenAI's API reference.
+
+mod frequency;
+mod presence;
+mod repetition;
+mod window;
+
+use serde::Deserialize;
+use sluice_plugin::{
+    Description, OpenError, Plugin, SequenceInfo, TokenId, TokenProcessor, edits, export,
+};
+
+use crate::{frequency::Frequency, presence::Presence, repetition::Repetition};
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Params {
+    repetition_penalty: Option<f32>,
+    repetition_context_size: u32,
+    presence_penalty: f32,
+    presence_context_size: u32,
+    frequency_penalty: f32,
+    frequency_context_size: u32,
+}
+
+/// The penalties that are on; a neutral one costs nothing.
+#[derive(Debug)]
+struct Penalties {
+    repetition: Option<Repetition>,
+    frequency: Option<Frequency>,
+    presence: Option<Presence>,
+}
+
+impl Penalties {
+    fn new(params: &Params, prompt: &[TokenId]) -> Self {
+        Self {
+            repetition: params
+                .repetition_penalty
+                .filter(|&divisor| divisor != 1.0)
+                .map(|divisor| Repetition::new(divisor, params.repetition_context_size, prompt)),
+            frequency: Some(params.frequency_penalty)
+                .filter(|&penalty| penalty != 0.0)
+                .map(|penalty| Frequency::new(penalty, params.frequency_context_size)),
+            presence: Some(params.presence_penalty)
+                .filter(|&penalty| penalty != 0.0)
+                .map(|penalty| Presence::new(penalty, params.presence_context_size)),
+        }
+    }
+
+    fn accept(&mut self, accepted: &[TokenId]) {
+        for &id in accepted {
+            if let Some(repetition) = &mut self.repetition {
+                repetition.accept(id);
+            }
+            if let Some(frequency) = &mut self.frequency {
+                frequency.accept(id);
+            }
+            if let Some(presence) = &mut self.presence {
+                presence.accept(id);
+            }
+        }
+    }
+}
+
+impl Plugin for Penalties {
+    type Params = Params;
+
+    fn describe() -> Description {
+        Description {
+            name: env!("CARGO_PKG_NAME"),
+            version: env!("CARGO_PKG_VERSION"),
+            summary: "Repetition, frequency and presence penalties.",
+            params_schema: include_str!("../schema.json"),
+        }
+    }
+
+    fn open(params: Params, sequence: SequenceInfo) -> Result<Self, OpenError> {
+        Ok(Self::new(&params, &sequence.prompt))
+    }
+}
+
+impl TokenProcessor for Penalties {
+    fn plan(&mut self, accepted: &[TokenId]) -> Result<(), String> {
+        self.accept(accepted);
+        if let Some(repetition) = &self.repetition {
+            edits::scale(repetition.ids(), repetition.divisor());
+        }
+        if let Some(frequency) = &self.frequency {
+            let (ids, values) = frequency.additions();
+            edits::add(ids, &values);
+        }
+        if let Some(presence) = &self.presence {
+            let (ids, values) = presence.additions();
+            edits::add(ids, &values);
+        }
+        Ok(())
+    }
+}
+
+export!(TokenProcessor for Penalties);
+
+#[cfg(test)]
+mod tests;

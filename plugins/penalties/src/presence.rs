@@ -1,0 +1,31 @@
+//! `l −= presence`, once for each distinct generated token.
+
+use sluice_plugin::TokenId;
+
+use crate::window::Window;
+
+#[derive(Debug)]
+pub(crate) struct Presence {
+    penalty: f32,
+    window: Window,
+}
+
+impl Presence {
+    /// Over the last `size` generated tokens; 0: over all.
+    pub(crate) fn new(penalty: f32, size: u32) -> Self {
+        Self {
+            penalty,
+            window: Window::new(size),
+        }
+    }
+
+    pub(crate) fn accept(&mut self, id: TokenId) {
+        self.window.push(id);
+    }
+
+    /// What to add to which logit.
+    pub(crate) fn additions(&self) -> (&[TokenId], Vec<f32>) {
+        let ids = self.window.ids();
+        (ids, vec![-self.penalty; ids.len()])
+    }
+}

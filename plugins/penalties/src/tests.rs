@@ -1,0 +1,169 @@
+use serde_json::{Value, json};
+use sluice_plugin::TokenId;
+
+use super::{Params, Penalties};
+
+/// The row after one plan, as the host would change it.
+fn changed(penalties: &Penalties, logits: &[f32]) -> Vec<f32> {
+    let mut row = logits.to_vec();
+    if let Some(repetition) = &penalties.repetition {
+        for &id in repetition.ids() {
+            let l = &mut row[id as usize];
+            *l = if *l > 0.0 {
+                *l / repetition.divisor()
+            } else {
+                *l * repetition.divisor()
+            };
+        }
+    }
+    let additions = [
+        penalties
+            .frequency
+            .as_ref()
+            .map(super::Frequency::additions),
+        penalties.presence.as_ref().map(super::Presence::additions),
+    ];
+    for (ids, values) in additions.into_iter().flatten() {
+        for (&id, value) in ids.iter().zip(values) {
+            row[id as usize] += value;
+        }
+    }
+    row
+}
+
+/// The request fields of a worked vector's steps; None if one is not ours.
+fn fields<'a>(steps: impl IntoIterator<Item = (&'a str, &'a Value)>) -> Option<Params> {
+    let mut fields = json!({});
+    for (op, params) in steps {
+        for (name, value) in params
+            .as_object()?
+            .iter()
+            .filter(|(_, value)| !value.is_null())
+        {
+            match (op, name.as_str()) {
+                (_, "op") => {}
+                ("repetition", "penalty") => fields["repetition_penalty"] = value.clone(),
+                ("repetition", "window") => fields["repetition_context_size"] = value.clone(),
+                ("presence_frequency", "presence") => fields["presence_penalty"] = value.clone(),
+                ("presence_frequency", "frequency") => fields["frequency_penalty"] = value.clone(),
+                ("presence_frequency", "window") => {
+                    fields["presence_context_size"] = value.clone();
+                    fields["frequency_context_size"] = value.clone();
+                }
+                _ => return None,
+            }
+        }
+    }
+    serde_json::from_value(fields).ok()
+}
+
+fn named_steps(steps: &Value) -> impl Iterator<Item = (&str, &Value)> {
+    let steps = steps.as_array().into_iter().flatten();
+    steps.map(|step| (step["op"].as_str().unwrap_or_default(), step))
+}
+
+fn ids(value: &Value) -> Vec<TokenId> {
+    let ids = value.as_array().into_iter().flatten();
+    ids.filter_map(Value::as_u64)
+        .map(|id| id as TokenId)
+        .collect()
+}
+
+fn row(value: &Value) -> Vec<f32> {
+    let logits = value.as_array().into_iter().flatten();
+    logits
+        .map(|l| l.as_f64().map_or(f32::NEG_INFINITY, |l| l as f32))
+        .collect()
+}
+
+#[track_caller]
+fn assert_close(actual: &[f32], expected: &[f32], id: &Value) {
+    assert_eq!(actual.len(), expected.len(), "{id}");
+    for (a, e) in actual.iter().zip(expected) {
+        let close = a == e || (a - e).abs() <= 1e-5 * e.abs().max(1.0);
+        assert!(close, "{id}: {actual:?} is not {expected:?}");
+    }
+}
+
+fn vectors(op: &str) -> Vec<Value> {
+    let all: Value =
+        serde_json::from_str(include_str!("../../../tests/vectors.json")).unwrap_or_default();
+    let vectors = all["vectors"].as_array().cloned().unwrap_or_default();
+    vectors
+        .into_iter()
+        .filter(|vector| vector["op"] == op)
+        .collect()
+}
+
+/// Checks one vector, with the generated tokens in one call and one by one.
+fn check(vector: &Value, params: &Params) {
+    let generated = ids(&vector["generated_tokens"]);
+    let mut at_once = Penalties::new(params, &ids(&vector["prompt_tokens"]));
+    at_once.accept(&generated);
+    let mut in_turn = Penalties::new(params, &ids(&vector["prompt_tokens"]));
+    for id in generated {
+        in_turn.accept(&[id]);
+    }
+    let expected = row(&vector["expected_logits"]);
+    for penalties in [at_once, in_turn] {
+        assert_close(
+            &changed(&penalties, &row(&vector["logits"])),
+            &expected,
+            &vector["id"],
+        );
+    }
+}
+
+#[test]
+fn single_penalty_vectors() {
+    for (op, count) in [("presence_frequency", 9), ("repetition", 9)] {
+        let vectors = vectors(op);
+        assert_eq!(vectors.len(), count);
+        for vector in vectors {
+            let params = fields([(op, &vector["params"])]);
+            assert!(params.is_some(), "{}", vector["id"]);
+            check(&vector, &params.unwrap_or_default());
+        }
+    }
+}
+
+#[test]
+fn chain_vectors_of_penalties_alone() {
+    let ours = vectors("chain").into_iter().filter_map(|vector| {
+        let params = fields(named_steps(&vector["params"]["steps"]))?;
+        Some((vector, params))
+    });
+    let ours: Vec<_> = ours.collect();
+    assert_eq!(
+        ours.iter()
+            .map(|(vector, _)| &vector["id"])
+            .collect::<Vec<_>>(),
+        ["CH01"]
+    );
+    for (vector, params) in ours {
+        check(&vector, &params);
+    }
+}
+
+#[test]
+fn greedy_run_vectors() {
+    let mut checked = 0;
+    for vector in vectors("greedy_run") {
+        let Some(params) = fields(named_steps(&vector["params"]["pipeline"])) else {
+            continue;
+        };
+        let mut penalties = Penalties::new(&params, &ids(&vector["prompt_tokens"]));
+        let mut tokens = Vec::new();
+        for _ in 0..vector["params"]["steps"].as_u64().unwrap_or(0) {
+            let row = changed(&penalties, &row(&vector["logits"]));
+            let best = (0..row.len())
+                .rev()
+                .max_by(|&a, &b| row[a].total_cmp(&row[b]));
+            tokens.push(best.unwrap_or(usize::MAX) as TokenId);
+            penalties.accept(&tokens[tokens.len() - 1..]);
+        }
+        assert_eq!(tokens, ids(&vector["expected_tokens"]), "{}", vector["id"]);
+        checked += 1;
+    }
+    assert_eq!(checked, 3);
+}

@@ -1,0 +1,39 @@
+//! Traps in `prepare`.
+
+use serde::Deserialize;
+use sluice_plugin::{
+    Description, OpenError, Plugin, SequenceInfo, TokenId, TokenProcessor, export,
+};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Params {}
+
+struct Prepared;
+
+impl Plugin for Prepared {
+    type Params = Params;
+
+    fn describe() -> Description {
+        test_guests::description(
+            "trap-prepare",
+            r#"{"type": "object", "additionalProperties": false}"#,
+        )
+    }
+
+    fn prepare() {
+        std::process::abort()
+    }
+
+    fn open(_: Params, _: SequenceInfo) -> Result<Self, OpenError> {
+        Ok(Self)
+    }
+}
+
+impl TokenProcessor for Prepared {
+    fn plan(&mut self, _accepted: &[TokenId]) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+export!(TokenProcessor for Prepared);
