@@ -1,1 +1,214 @@
 //! The one configuration of a server, from flags, environment and defaults.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, value_parser};
+
+use crate::engine::EngineConfig;
+use crate::http::BodyLimits;
+use crate::plugin;
+
+/// Serves text generation on MLX in which WebAssembly components choose every
+/// token.
+#[derive(Debug, Parser)]
+#[command(name = "sluice", version, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    serve: ServeConfig,
+}
+
+/// What the program does.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve the HTTP API; what happens without a command
+    Serve(Box<ServeConfig>),
+    /// Compile one plugin from standard input, for the server itself
+    #[command(hide = true)]
+    PluginCompile {
+        /// Where the result goes.
+        output: PathBuf,
+    },
+}
+
+impl Cli {
+    /// The command, `serve` if none was given.
+    pub fn into_command(self) -> Command {
+        self.command.unwrap_or_else(|| Command::Serve(Box::new(self.serve)))
+    }
+}
+
+/// How to serve.
+#[derive(Clone, Debug, Args)]
+pub struct ServeConfig {
+    /// GGUF file, or Hugging Face or MLX folder, of the `llama` family
+    /// [default: SmolLM2-135M-Instruct, fetched once]
+    #[arg(long, env = "SLUICE_MODEL", value_name = "PATH")]
+    pub model: Option<PathBuf>,
+
+    /// Name that requests give as `model` [default: the model's own]
+    #[arg(long, env = "SLUICE_MODEL_NAME", value_name = "NAME")]
+    pub model_name: Option<String>,
+
+    /// Address to listen on; the default is this machine alone, for there is
+    /// no authentication
+    #[arg(long, env = "SLUICE_HOST", default_value = "127.0.0.1")]
+    pub host: String,
+
+    /// Port to listen on; 0 takes a free one and prints it
+    #[arg(long, env = "SLUICE_PORT", default_value_t = 8080)]
+    pub port: u16,
+
+    /// Where models and compiled plugins are kept [default: the user's cache]
+    #[arg(long, env = "SLUICE_CACHE", value_name = "FOLDER")]
+    pub cache: Option<PathBuf>,
+
+    /// Most sequences in one batch; a step grows with it, and so does what a
+    /// step yields
+    #[arg(long, env = "SLUICE_MAX_BATCH", default_value_t = 16, value_parser = at_least_one())]
+    pub max_batch: u32,
+
+    /// Most prompt tokens computed in one step; a smaller chunk stalls other
+    /// sequences for less time, a larger one reads prompts faster
+    #[arg(long, env = "SLUICE_PREFILL_CHUNK", default_value_t = 256, value_parser = at_least_one())]
+    pub prefill_chunk: u32,
+
+    /// Most sequences that wait for a place in the batch; more get a 503
+    #[arg(long, env = "SLUICE_MAX_WAITING", default_value_t = 256, value_parser = at_least_one())]
+    pub max_waiting: u32,
+
+    /// Most tokens, prompts and completions, that the batch's KV cache may come
+    /// to hold; the one figure that bounds the model's memory
+    #[arg(long, env = "SLUICE_KV_TOKENS", default_value_t = 65_536, value_parser = value_parser!(u32).range(2..))]
+    pub kv_tokens: u32,
+
+    /// Largest body of a generation request, in bytes
+    #[arg(long, env = "SLUICE_MAX_BODY_BYTES", default_value_t = 8 << 20, value_parser = at_least_one())]
+    pub max_body_bytes: u32,
+
+    /// Largest plugin, in bytes; one in Python has 18 MB
+    #[arg(long, env = "SLUICE_MAX_PLUGIN_BYTES", default_value_t = 64 << 20, value_parser = at_least_one())]
+    pub max_plugin_bytes: u32,
+
+    /// Most stages of all requests open at once; more get a 503
+    #[arg(long, env = "SLUICE_MAX_INSTANCES", default_value_t = 512, value_parser = at_least_one())]
+    pub max_instances: u32,
+
+    /// Longest a plugin may take for one position, in milliseconds of wall
+    /// time; less than 50 hits innocents on a busy machine
+    #[arg(long, env = "SLUICE_PLUGIN_CALL_MS", default_value_t = 50, value_parser = at_least_one())]
+    pub plugin_call_ms: u32,
+
+    /// Longest a plugin may take to open a sequence, in milliseconds
+    #[arg(long, env = "SLUICE_PLUGIN_OPEN_MS", default_value_t = 1000, value_parser = at_least_one())]
+    pub plugin_open_ms: u32,
+
+    /// Most memory of one plugin instance, in bytes; a grammar over 262,144
+    /// tokens needs 152 MB
+    #[arg(long, env = "SLUICE_PLUGIN_MEMORY_BYTES", default_value_t = 256 << 20, value_parser = at_least_one())]
+    pub plugin_memory_bytes: u32,
+}
+
+fn at_least_one() -> clap::builder::RangedI64ValueParser<u32> {
+    value_parser!(u32).range(1..)
+}
+
+impl ServeConfig {
+    /// The engine's part.
+    pub fn engine(&self) -> EngineConfig {
+        EngineConfig {
+            max_batch: self.max_batch as usize,
+            prefill_chunk: self.prefill_chunk as usize,
+            max_waiting: self.max_waiting as usize,
+            kv_tokens: self.kv_tokens as usize,
+        }
+    }
+
+    /// The plugin runtime's part.
+    pub fn plugins(&self) -> plugin::Limits {
+        plugin::Limits {
+            max_instances: self.max_instances,
+            call: Duration::from_millis(self.plugin_call_ms.into()),
+            open: Duration::from_millis(self.plugin_open_ms.into()),
+            memory_bytes: self.plugin_memory_bytes as usize,
+            upload_bytes: self.max_plugin_bytes as usize,
+            ..plugin::Limits::default()
+        }
+    }
+
+    /// The HTTP server's part.
+    pub fn bodies(&self) -> BodyLimits {
+        BodyLimits {
+            request_bytes: self.max_body_bytes as usize,
+            plugin_bytes: self.max_plugin_bytes as usize,
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn parse(arguments: &[&str]) -> Result<Command, clap::Error> {
+        Cli::try_parse_from([&["sluice"], arguments].concat()).map(Cli::into_command)
+    }
+
+    fn serve(arguments: &[&str]) -> ServeConfig {
+        match parse(arguments).unwrap() {
+            Command::Serve(config) => *config,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_declaration_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn serve_is_what_happens_without_a_command() {
+        for arguments in [&["--port", "0", "--max-batch", "4"][..], &["serve", "--port", "0", "--max-batch", "4"]] {
+            let config = serve(arguments);
+            assert_eq!((config.port, config.max_batch), (0, 4));
+            assert_eq!(config.host, "127.0.0.1");
+            assert_eq!(config.engine().max_batch, 4);
+        }
+        assert_eq!(serve(&[]).port, 8080);
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_parts() {
+        let config = serve(&[]);
+        let engine = EngineConfig::default();
+        assert_eq!(config.engine().prefill_chunk, engine.prefill_chunk);
+        assert_eq!(config.engine().max_waiting, engine.max_waiting);
+        assert_eq!(config.engine().kv_tokens, engine.kv_tokens);
+        let limits = plugin::Limits::default();
+        assert_eq!(config.plugins().max_instances, limits.max_instances);
+        assert_eq!(config.plugins().call, limits.call);
+        assert_eq!(config.plugins().open, limits.open);
+        assert_eq!(config.plugins().memory_bytes, limits.memory_bytes);
+        assert_eq!(config.plugins().upload_bytes, limits.upload_bytes);
+    }
+
+    #[test]
+    fn values_out_of_range_are_refused() {
+        assert!(parse(&["--max-batch", "0"]).is_err());
+        assert!(parse(&["--port", "65536"]).is_err());
+        assert!(parse(&["--no-such-flag"]).is_err());
+        assert!(parse(&["no-such-command"]).is_err());
+    }
+
+    #[test]
+    fn the_compiler_takes_its_output() {
+        let Command::PluginCompile { output } = parse(&["plugin-compile", "out.bin"]).unwrap() else {
+            panic!("another command");
+        };
+        assert_eq!(output, PathBuf::from("out.bin"));
+    }
+}

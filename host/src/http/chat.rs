@@ -94,12 +94,11 @@ fn read_content(path: &str, message: &Map<String, Value>) -> Result<String, ApiE
         Some(Value::Array(parts)) => parts
             .iter()
             .enumerate()
-            .map(|(index, part)| match (part["type"].as_str(), part["text"].as_str()) {
-                (Some("text"), Some(text)) => Ok(text),
-                _ => {
+            .map(|(index, part)| {
+                part["text"].as_str().filter(|_| part["type"] == "text").ok_or_else(|| {
                     let path = format!("{path}[{index}]");
-                    Err(ApiError::invalid(&path, part, "a part of type text with a `text` string"))
-                }
+                    ApiError::invalid(&path, part, "a part of type text with a `text` string")
+                })
             })
             .collect(),
         Some(other) => Err(ApiError::invalid(&path, other, "a string or a list of text parts")),

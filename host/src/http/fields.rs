@@ -260,11 +260,6 @@ impl Fields {
         Some(self.given.remove(index))
     }
 
-    /// Looks at a field without removing it.
-    pub(super) fn peek(&self, name: &str) -> Option<&Given> {
-        self.given.iter().find(|given| given.name == name)
-    }
-
     /// Removes a field that must be there.
     pub(super) fn required(&mut self, name: &'static str) -> Result<Given, ApiError> {
         self.take(name).ok_or_else(|| {
@@ -301,7 +296,7 @@ impl Fields {
 }
 
 /// A given integer within `range`; 5.0 is one.
-pub(super) fn integer_in(given: &Given, range: RangeInclusive<i128>) -> Result<i128, ApiError> {
+fn integer_in(given: &Given, range: RangeInclusive<i128>) -> Result<i128, ApiError> {
     as_integer(&given.value).filter(|value| range.contains(value)).ok_or_else(|| {
         let (start, end) = (range.start(), range.end());
         if *end == i128::MAX {
@@ -327,11 +322,6 @@ pub(super) fn stage_of(name: &str) -> Option<DefaultStage> {
         Stage(stage) => Some(stage),
         _ => None,
     })
-}
-
-/// The fields that a stage of the default chain takes.
-pub(super) fn fields_of(stage: DefaultStage) -> impl Iterator<Item = &'static str> {
-    FIELDS.iter().filter(move |field| field.meaning == Stage(stage)).map(|field| field.name)
 }
 
 fn find(name: &str, endpoint: Endpoint) -> Option<&'static Field> {

@@ -73,9 +73,10 @@ async fn respond(
 /// not, and the fields that were ignored.
 fn describe(headers: &mut HeaderMap, seed: i64, ignored: &[&str]) {
     headers.insert("x-sluice-seed", HeaderValue::from(seed));
+    if ignored.is_empty() {
+        return;
+    }
     if let Ok(names) = HeaderValue::from_str(&ignored.join(", ")) {
-        if !ignored.is_empty() {
-            headers.insert("x-sluice-ignored", names);
-        }
+        headers.insert("x-sluice-ignored", names);
     }
 }

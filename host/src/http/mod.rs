@@ -43,7 +43,7 @@ use errors::{ApiError, Code};
 
 /// The longest a body may take to arrive; a client that stalls longer is told
 /// so instead of holding its buffer for ever.
-const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+const BODY_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Everything that answering a request needs.
 pub struct Service {
@@ -60,7 +60,7 @@ pub struct ServedModel {
     pub id: String,
     /// When it was loaded, in Unix seconds.
     pub created: u64,
-    pub tokenizer: Tokenizer,
+    pub tokenizer: Arc<Tokenizer>,
     /// None for a model that only completes.
     pub template: Option<ChatTemplate>,
     /// The same tokens as plugins see them.
@@ -153,6 +153,6 @@ fn path_param(path: PathParam) -> Result<String, ApiError> {
         .map_err(|rejection| ApiError::new(Code::NotFound, rejection.body_text()))
 }
 
-fn unix_seconds(time: SystemTime) -> u64 {
+pub(crate) fn unix_seconds(time: SystemTime) -> u64 {
     time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |age| age.as_secs())
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::errors::{ApiError, Code, shown};
 use super::{PathParam, Service, blocking, path_param, read_body, unix_seconds};
-use crate::plugin::{Plugin, RemoveError, UploadError, Uploaded};
+use crate::plugin::{Plugin, RemoveError, UploadCode, UploadError, Uploaded};
 
 /// `PUT`: the body is the component. 201 if it is new, 200 if these bytes were
 /// there already.
@@ -75,10 +75,10 @@ fn not_found(reference: &str) -> ApiError {
 }
 
 fn upload_error(error: &UploadError) -> ApiError {
-    let code = match error.code() {
-        "too_large" => Code::BodyTooLarge,
-        "version_conflict" => Code::PluginConflict,
-        "internal" => Code::InternalError,
+    let code = match error.code {
+        UploadCode::TooLarge => Code::BodyTooLarge,
+        UploadCode::VersionConflict => Code::PluginConflict,
+        UploadCode::Internal => Code::InternalError,
         _ => Code::InvalidPlugin,
     };
     ApiError::new(code, error.to_string())

@@ -13,7 +13,7 @@ use super::Service;
 use super::body::parse_object;
 use super::choice::Choice;
 use super::errors::{ApiError, Code, shown};
-use super::fields::{Endpoint, Fields, Given, integer_in};
+use super::fields::{Endpoint, Fields, Given};
 use super::stages::RequestChain;
 use super::{chat, completions};
 use crate::engine::{Chain, EVENT_BUFFER, Submission, TokenId};
@@ -134,20 +134,16 @@ fn open(
 impl Terms {
     fn read(fields: &mut Fields, service: &Service) -> Result<Self, ApiError> {
         let n = fields.integer("n", 1..=MAX_CHOICES as i128)?.unwrap_or(1);
-        if let Some(given) = fields.take("best_of") {
-            if integer_in(&given, 1..=i128::MAX)? != n {
-                let message = format!(
-                    "`best_of` is {} but `n` is {n}; only equal values are supported",
-                    shown(&given.value)
-                );
-                return Err(ApiError::of(Code::UnsupportedField, "best_of", message));
-            }
+        let best_of = fields.integer("best_of", 1..=i128::MAX)?.unwrap_or(n);
+        if best_of != n {
+            let message = format!("`best_of` is {best_of} but `n` is {n}; they must be equal");
+            return Err(ApiError::of(Code::UnsupportedField, "best_of", message));
         }
         let seeds = i128::from(i64::MIN)..=i128::from(i64::MAX);
         Ok(Self {
             n: n as usize,
             max_tokens: fields.integer("max_tokens", 1..=i128::MAX)?,
-            stop: Arc::new(read_stop(fields.take("stop"))?),
+            stop: Arc::new(read_stop(fields.take("stop").as_ref())?),
             end_ids: read_end_ids(fields.take("stop_token_ids"), service)?,
             seed: fields.integer("seed", seeds)?.map_or_else(random_seed, |seed| seed as i64),
             stream: read_stream(fields)?,
@@ -171,14 +167,15 @@ impl Terms {
 }
 
 fn check_model(given: Option<&Given>, loaded: &str) -> Result<(), ApiError> {
-    match given {
-        None => Ok(()),
-        Some(Given { value: Value::String(name), .. }) if name == loaded => Ok(()),
-        Some(Given { value: Value::String(_), value: given, .. }) => {
-            let message = format!("there is no model {}; this server has `{loaded}`", shown(given));
+    let Some(given) = given else { return Ok(()) };
+    match given.value.as_str() {
+        None => Err(given.invalid("a model's name")),
+        Some(name) if name == loaded => Ok(()),
+        Some(_) => {
+            let name = shown(&given.value);
+            let message = format!("there is no model {name}; this server has `{loaded}`");
             Err(ApiError::of(Code::ModelNotFound, "model", message))
         }
-        Some(given) => Err(given.invalid("a model's name")),
     }
 }
 
@@ -194,9 +191,9 @@ fn check_min_tokens(chain: &RequestChain, max_tokens: u32) -> Result<usize, ApiE
 }
 
 /// Reads `stop`: a string or a list of strings.
-fn read_stop(given: Option<Given>) -> Result<StopStrings, ApiError> {
+fn read_stop(given: Option<&Given>) -> Result<StopStrings, ApiError> {
     const EXPECTED: &str = "a string or a list of strings";
-    let strings = match &given {
+    let strings = match given {
         None => Vec::new(),
         Some(Given { value: Value::String(text), .. }) => vec![text.clone()],
         Some(given) => given

@@ -1,7 +1,5 @@
 //! From a request's fields to the stages of its chain.
 
-use std::ops::RangeInclusive;
-
 use serde_json::{Map, Value};
 
 use super::errors::{ApiError, Code, shown};
@@ -87,14 +85,13 @@ impl RequestChain {
         let mut chain = Self { stages: Vec::new(), origins: Vec::new() };
         let replaces_sampler =
             additions.iter().any(|(stage, _)| matches!(stage.plugin.kind, Kind::Sampler));
-        if replaces_sampler {
-            if let Some((_, given)) = params.iter().find(|(to, _)| *to == DefaultStage::Sampler) {
-                let message = format!(
-                    "`{}` has no effect: `processors` replaces the default sampler",
-                    given.sent_as
-                );
-                return Err(ApiError::of(Code::ConflictingFields, given.sent_as, message));
-            }
+        let sampler_field = params.iter().find(|(to, _)| *to == DefaultStage::Sampler);
+        if let Some((_, given)) = sampler_field.filter(|_| replaces_sampler) {
+            let message = format!(
+                "`{}` has no effect: `processors` replaces the default sampler",
+                given.sent_as
+            );
+            return Err(ApiError::of(Code::ConflictingFields, given.sent_as, message));
         }
         for (_, given) in &mut params {
             canonicalise(given, vocabulary_size);
@@ -285,11 +282,10 @@ fn read_entries(
     list: &Given,
     registry: &Registry,
 ) -> Result<Vec<(StageRef, Origin)>, ApiError> {
-    const COUNT: RangeInclusive<usize> = 0..=MAX_STAGES;
     let entries = list
         .value
         .as_array()
-        .filter(|entries| COUNT.contains(&entries.len()))
+        .filter(|entries| entries.len() <= MAX_STAGES)
         .ok_or_else(|| {
             list.invalid(format_args!("a list of at most {MAX_STAGES} objects with a `plugin`"))
         })?;

@@ -58,8 +58,8 @@ impl Reply {
             .iter()
             .enumerate()
             .map(|(index, (text, finish))| self.choice(index, text, finish))
-            .collect();
-        let mut body = self.envelope(object, choices);
+            .collect::<Vec<_>>();
+        let mut body = self.envelope(object, &choices);
         body["usage"] = usage.body();
         body
     }
@@ -98,12 +98,12 @@ impl Reply {
             Endpoint::Completions => json!({"text": "", "index": index, "logprobs": null}),
         };
         end(&mut choice, finish);
-        self.envelope(self.chunk_object(), vec![choice])
+        self.envelope(self.chunk_object(), &[choice])
     }
 
     /// The chunk that carries the usage of the whole request.
     pub(super) fn usage(&self, usage: Usage) -> Value {
-        let mut chunk = self.envelope(self.chunk_object(), Vec::new());
+        let mut chunk = self.envelope(self.chunk_object(), &[]);
         chunk["usage"] = usage.body();
         chunk
     }
@@ -111,7 +111,7 @@ impl Reply {
     fn chunk(&self, mut choice: Value) -> Value {
         choice["logprobs"] = Value::Null;
         choice["finish_reason"] = Value::Null;
-        self.envelope(self.chunk_object(), vec![choice])
+        self.envelope(self.chunk_object(), &[choice])
     }
 
     fn chunk_object(&self) -> &'static str {
@@ -121,7 +121,7 @@ impl Reply {
         }
     }
 
-    fn envelope(&self, object: &str, choices: Vec<Value>) -> Value {
+    fn envelope(&self, object: &str, choices: &[Value]) -> Value {
         json!({
             "id": self.id,
             "object": object,
