@@ -1,0 +1,223 @@
+//! Tokenizers described by GGUF metadata.
+
+use serde_json::{Map, Value, json};
+
+use super::byte_level::Reader;
+use super::tokenizer::TokenizerError;
+
+/// What a GGUF file says about its tokenizer, by metadata key.
+#[derive(Clone, Debug, Default)]
+pub struct GgufVocabulary {
+    /// `tokenizer.ggml.model`; `gpt2`, byte-level BPE, is supported.
+    pub model: String,
+    /// `tokenizer.ggml.pre`: how text is cut before merging.
+    pub pre: String,
+    /// `tokenizer.ggml.tokens`, by id.
+    pub tokens: Vec<String>,
+    /// `tokenizer.ggml.merges`, best first, each two tokens and a space.
+    pub merges: Vec<String>,
+    /// `tokenizer.ggml.token_type`, by id.
+    pub token_types: Vec<i32>,
+    /// `tokenizer.ggml.bos_token_id`.
+    pub bos: Option<u32>,
+    /// `tokenizer.ggml.add_bos_token`; `None` where the key is absent.
+    pub add_bos: Option<bool>,
+}
+
+const SUPPORTED_MODELS: &str = "gpt2";
+const SUPPORTED_PRE: &str = "smollm, llama-bpe, qwen2, gpt-2, default";
+
+const CONTROL: i32 = 3;
+const USER_DEFINED: i32 = 4;
+const UNUSED: i32 = 5;
+
+/// A vocabulary checked and written as the parts of a tokenizer.
+pub(super) struct Layout {
+    /// As `tokenizer.json` has it.
+    pub(super) json: Value,
+    /// The bytes of each id, without the unused ones at the end.
+    pub(super) pieces: Vec<Vec<u8>>,
+    pub(super) special: Vec<(u32, String)>,
+    /// The token to put in front of a prompt.
+    pub(super) bos: Option<u32>,
+}
+
+/// How text is cut into words before merging.
+struct Cut {
+    normalizer: Value,
+    pre_tokenizer: Value,
+    /// Whether a word that is a token as a whole is that token, whatever the
+    /// merges say.
+    ignore_merges: bool,
+    /// Whether a prompt begins with BOS where the file does not say.
+    add_bos: bool,
+}
+
+impl GgufVocabulary {
+    pub(super) fn layout(self) -> Result<Layout, TokenizerError> {
+        if self.model != "gpt2" {
+            return Err(TokenizerError::Unsupported {
+                what: "tokenizer model",
+                name: self.model,
+                supported: SUPPORTED_MODELS,
+            });
+        }
+        let cut = Cut::named(&self.pre)?;
+        let n_tokens = self.tokens.len();
+        if self.token_types.len() != n_tokens {
+            return Err(TokenizerError::Invalid(format!(
+                "{n_tokens} tokens but {} token types",
+                self.token_types.len()
+            )));
+        }
+        let bos = self.bos.filter(|_| self.add_bos.unwrap_or(cut.add_bos));
+        if self.add_bos == Some(true) && bos.is_none() {
+            return Err(TokenizerError::Invalid(
+                "prompts begin with BOS but no BOS token is named".into(),
+            ));
+        }
+        if let Some(bos) = bos.filter(|&bos| bos as usize >= n_tokens) {
+            return Err(TokenizerError::Invalid(format!(
+                "BOS is {bos}, but there are {n_tokens} tokens"
+            )));
+        }
+        Ok(Layout {
+            pieces: self.pieces(),
+            special: self.special(),
+            json: self.json(&cut)?,
+            bos,
+        })
+    }
+
+    fn typed(&self) -> impl DoubleEndedIterator<Item = (u32, &str, i32)> + ExactSizeIterator {
+        let tokens = self.tokens.iter().zip(&self.token_types).enumerate();
+        tokens.map(|(id, (token, &kind))| (id as u32, token.as_str(), kind))
+    }
+
+    fn pieces(&self) -> Vec<Vec<u8>> {
+        let reader = Reader::new();
+        let n_used = self
+            .typed()
+            .rposition(|(_, _, kind)| kind != UNUSED)
+            .map_or(0, |last| last + 1);
+        self.typed()
+            .take(n_used)
+            .map(|(_, token, kind)| match kind {
+                CONTROL | UNUSED => Vec::new(),
+                USER_DEFINED => token.as_bytes().to_vec(),
+                _ => reader.read(token).unwrap_or_else(|| token.into()),
+            })
+            .collect()
+    }
+
+    fn special(&self) -> Vec<(u32, String)> {
+        self.typed()
+            .filter(|&(_, _, kind)| matches!(kind, CONTROL | USER_DEFINED))
+            .map(|(id, token, _)| (id, token.to_string()))
+            .collect()
+    }
+
+    fn json(&self, cut: &Cut) -> Result<Value, TokenizerError> {
+        let mut vocabulary = Map::new();
+        let mut added = Vec::new();
+        for (id, token, kind) in self.typed().filter(|&(_, _, kind)| kind != UNUSED) {
+            if vocabulary.insert(token.into(), id.into()).is_some() {
+                return Err(TokenizerError::Invalid(format!(
+                    "token {id}, {token:?}, is there twice"
+                )));
+            }
+            if matches!(kind, CONTROL | USER_DEFINED) {
+                added.push(json!({
+                    "id": id, "content": token, "special": kind == CONTROL,
+                    "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+                }));
+            }
+        }
+        Ok(json!({
+            "version": "1.0",
+            "truncation": null,
+            "padding": null,
+            "added_tokens": added,
+            "normalizer": cut.normalizer,
+            "pre_tokenizer": cut.pre_tokenizer,
+            "post_processor": null,
+            "decoder": byte_level(true),
+            "model": {
+                "type": "BPE", "vocab": vocabulary, "merges": self.merges,
+                "ignore_merges": cut.ignore_merges, "dropout": null, "unk_token": null,
+                "continuing_subword_prefix": null, "end_of_word_suffix": null,
+                "fuse_unk": false, "byte_fallback": false,
+            },
+        }))
+    }
+}
+
+impl Cut {
+    /// The rules that `tokenizer.ggml.pre` stands for. The patterns are those
+    /// that the models' own tokenizers were trained with; `default` is
+    /// llama.cpp's.
+    fn named(pre: &str) -> Result<Self, TokenizerError> {
+        let plain = |pre_tokenizer| Self {
+            normalizer: Value::Null,
+            pre_tokenizer,
+            ignore_merges: false,
+            add_bos: false,
+        };
+        Ok(match pre {
+            "gpt-2" => plain(byte_level(true)),
+            "smollm" => plain(sequence(&[
+                json!({"type": "Digits", "individual_digits": true}),
+                byte_level(true),
+            ])),
+            "default" => plain(sequence(&[
+                split(r"[\p{P}\$\+<=>\^~\|]+"),
+                split(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"),
+                split(r"\p{N}+"),
+                split(r"[0-9][0-9][0-9]"),
+                byte_level(false),
+            ])),
+            "llama-bpe" => Self {
+                ignore_merges: true,
+                add_bos: true,
+                ..plain(sequence(&[split(&words(r"\p{N}{1,3}")), byte_level(false)]))
+            },
+            "qwen2" => Self {
+                normalizer: json!({"type": "NFC"}),
+                ..plain(sequence(&[split(&words(r"\p{N}")), byte_level(false)]))
+            },
+            _ => {
+                return Err(TokenizerError::Unsupported {
+                    what: "pre-tokenizer",
+                    name: pre.into(),
+                    supported: SUPPORTED_PRE,
+                });
+            }
+        })
+    }
+}
+
+/// The pattern that Llama 3 and Qwen share but for how they take numbers.
+fn words(numbers: &str) -> String {
+    [
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)",
+        r"[^\r\n\p{L}\p{N}]?\p{L}+",
+        numbers,
+        r" ?[^\s\p{L}\p{N}]+[\r\n]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    ]
+    .join("|")
+}
+
+fn sequence(steps: &[Value]) -> Value {
+    json!({"type": "Sequence", "pretokenizers": steps})
+}
+
+fn split(pattern: &str) -> Value {
+    json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false})
+}
+
+fn byte_level(use_regex: bool) -> Value {
+    json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex})
+}
