@@ -1,2 +1,42 @@
-//! The arithmetic of Sluice's CPU path: matrix products, host operations and
-//! passes over a logits row.
+//! The arithmetic of Sluice's CPU path.
+//!
+//! ```text
+//! MLX ── cblas_sgemm ─┐
+//!                     ├─ matmul ─┐
+//!        matmul_nt ───┘          │
+//! ops        norm, SwiGLU, rope  ├─ pool (threads)
+//! attention  KV cache, attention ┘
+//! row        passes over one logits row
+//!            └── all on simd: AVX-512, AVX2, NEON or plain, chosen at run time
+//! ```
+//!
+//! Two promises hold for everything here:
+//! - *The bits of a row depend on nothing but the row.* Batch size, place in
+//!   the batch, chunking of a prompt and number of threads change nothing: each
+//!   sum has one order. (Another instruction set has another order.)
+//! - *No size is special.* Shapes of one model are fast, all shapes are right.
+//!
+//! What must stay absent: dependencies on MLX, on the engine, on plugins;
+//! anything but f32.
+
+// Vector instructions, raw matrices from C and helper threads that borrow the
+// caller's stack need it; every block says why it is sound.
+#![allow(unsafe_code)]
+// Only inlined code has the vector instructions enabled (see `simd`).
+#![allow(clippy::inline_always)]
+// m, n and k are what everyone calls the sides of a product.
+#![allow(clippy::many_single_char_names)]
+
+pub mod attention;
+mod buffer;
+mod matmul;
+pub mod ops;
+mod pool;
+pub mod row;
+#[cfg(target_os = "linux")]
+mod sgemm;
+mod simd;
+
+pub use matmul::matmul_nt;
+#[cfg(target_os = "linux")]
+pub use sgemm::{cblas_sgemm, sgemm_calls};

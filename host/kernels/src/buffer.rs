@@ -1,0 +1,77 @@
+//! Zeroed f32 memory that starts on a cache line.
+
+use std::{
+    alloc::{Layout, alloc_zeroed, dealloc},
+    cell::RefCell,
+    ptr::NonNull,
+};
+
+/// Bytes of a cache line, and of the widest vector.
+const LINE: usize = 64;
+
+/// A fixed number of f32, zero at first. The system gives the memory page by
+/// page as it is touched.
+pub(crate) struct Buffer {
+    start: NonNull<f32>,
+    len: usize,
+    raw: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: it owns its memory, as a `Box<[f32]>` does.
+unsafe impl Send for Buffer {}
+// SAFETY: as above; shared access only reads, or is under `as_mut_ptr`'s terms.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// `None` when there is no memory for it.
+    pub(crate) fn new(len: usize) -> Option<Self> {
+        // Aligned by hand: asked for alignment, the allocator would clear the
+        // memory itself and so touch all of it.
+        let layout = Layout::array::<f32>(len.checked_add(LINE / 4)?).ok()?;
+        // SAFETY: the layout has a size above zero.
+        let raw = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        let skip = raw.as_ptr().align_offset(LINE);
+        // SAFETY: `skip` is below a line, and the allocation is a line longer
+        // than `len`; it is a multiple of 4, as the layout is aligned to 4.
+        let start = unsafe { raw.add(skip) }.cast::<f32>();
+        Some(Self { start, len, raw, layout })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whoever writes through it sees to it that nobody else uses the same
+    /// elements meanwhile.
+    pub(crate) fn as_mut_ptr(&self) -> *mut f32 {
+        self.start.as_ptr()
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: allocated by `new` with this layout.
+        unsafe { dealloc(self.raw.as_ptr(), self.layout) };
+    }
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Option<Buffer>> = const { RefCell::new(None) };
+}
+
+/// Lends `work` at least `len` f32 of this thread's own, of any content, from
+/// the start of a cache line. Must not be nested.
+///
+/// # Panics
+/// When there is no memory.
+pub(crate) fn with_scratch<R>(len: usize, work: impl FnOnce(*mut f32) -> R) -> R {
+    SCRATCH.with_borrow_mut(|scratch| {
+        if scratch.as_ref().is_none_or(|buffer| buffer.len() < len) {
+            *scratch = None;
+            *scratch = Buffer::new(len.next_power_of_two());
+        }
+        let buffer = scratch.as_ref().unwrap_or_else(|| panic!("no memory for {len} values"));
+        work(buffer.as_mut_ptr())
+    })
+}

@@ -1,0 +1,298 @@
+//! A few threads that stand by to take half of a computation of some ten
+//! microseconds, for which waking a sleeping thread costs too much.
+//!
+//! A helper that has had work spins for a moment before it sleeps: the next
+//! product of a forward pass follows at once. Work is dealt in pieces as
+//! threads come for them, so a helper that the system keeps from running costs
+//! nothing but its share.
+
+use std::{
+    cell::UnsafeCell,
+    hint,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Mutex, OnceLock, TryLockError,
+        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
+    },
+    thread::{self, Thread},
+    time::{Duration, Instant},
+};
+
+/// How long an idle helper spins before it sleeps.
+const SPIN: Duration = Duration::from_micros(200);
+/// How often the caller looks for a helper's end before it yields its core.
+const PATIENCE: u32 = 2_000;
+
+type Task<'a> = dyn Fn() + Sync + 'a;
+
+/// Nothing to do. Also what the caller sets to take back a task that the
+/// helper has not begun.
+const IDLE: u32 = 0;
+/// A task waits for the helper.
+const POSTED: u32 = 1;
+/// The helper runs the task.
+const RUNNING: u32 = 2;
+/// As `IDLE`; the task panicked.
+const FAILED: u32 = 3;
+
+#[repr(align(128))] // a cache line, and its neighbour, of its own
+struct Helper {
+    state: AtomicU32,
+    asleep: AtomicBool,
+    task: UnsafeCell<Option<*const Task<'static>>>,
+}
+
+// SAFETY: `task` is written only by the thread that holds the pool's turn while
+// `state` is not `POSTED` or `RUNNING`, and read only by the helper while it is
+// `RUNNING`; `state` orders the two.
+unsafe impl Sync for Helper {}
+// SAFETY: the pointer in `task` is to a `Sync` value.
+unsafe impl Send for Helper {}
+
+impl Helper {
+    /// What a helper's thread does for ever.
+    fn serve(&self) {
+        loop {
+            self.wait();
+            if self
+                .state
+                .compare_exchange(POSTED, RUNNING, Ordering::AcqRel, Ordering::Relaxed)
+                .is_err()
+            {
+                continue; // taken back
+            }
+            // SAFETY: `state` is `RUNNING`, so the caller that posted the task
+            // keeps it alive and unchanged until `state` changes again.
+            let task = unsafe { (*self.task.get()).map(|task| &*task) };
+            let ended = catch_unwind(AssertUnwindSafe(|| task.map(|task| task())));
+            self.state.store(if ended.is_ok() { IDLE } else { FAILED }, Ordering::Release);
+        }
+    }
+
+    /// Returns when a task may be there.
+    fn wait(&self) {
+        let since = Instant::now();
+        loop {
+            for _ in 0..64 {
+                if self.state.load(Ordering::Relaxed) == POSTED {
+                    return;
+                }
+                hint::spin_loop();
+            }
+            if since.elapsed() > SPIN {
+                break;
+            }
+        }
+        // Either this thread sees the task below, or the one that posts it
+        // sees `asleep`: both sides are sequentially consistent.
+        self.asleep.store(true, Ordering::SeqCst);
+        while self.state.load(Ordering::SeqCst) != POSTED {
+            thread::park();
+        }
+        self.asleep.store(false, Ordering::SeqCst);
+    }
+}
+
+/// The threads. Their number is fixed; they end with the process.
+pub(crate) struct Pool {
+    /// Held by the thread whose work the helpers do.
+    turn: Mutex<()>,
+    helpers: Vec<(&'static Helper, Thread)>,
+}
+
+impl Pool {
+    /// The pool of this process, with a helper for each core but one.
+    pub(crate) fn shared() -> &'static Self {
+        static SHARED: OnceLock<Pool> = OnceLock::new();
+        SHARED.get_or_init(|| {
+            Self::new(thread::available_parallelism().map_or(0, |n| n.get() - 1))
+        })
+    }
+
+    /// Starts `n_helpers` threads, or as many as the system grants.
+    pub(crate) fn new(n_helpers: usize) -> Self {
+        let helpers = (0..n_helpers).map_while(|_| {
+            let helper: &'static Helper = Box::leak(Box::new(Helper {
+                state: AtomicU32::new(IDLE),
+                asleep: AtomicBool::new(false),
+                task: UnsafeCell::new(None),
+            }));
+            let spawned = thread::Builder::new()
+                .name("sluice-kernel".to_owned())
+                .spawn(move || helper.serve());
+            spawned.ok().map(|thread| (helper, thread.thread().clone()))
+        });
+        Self { turn: Mutex::new(()), helpers: helpers.collect() }
+    }
+
+    /// How many threads can work at once, the caller included.
+    pub(crate) fn n_threads(&self) -> usize {
+        self.helpers.len() + 1
+    }
+
+    /// Calls `work` once with each of `0..n_pieces`, from at most `n_threads`
+    /// threads, the calling one among them, and returns when all is done.
+    /// While another thread has the helpers, the caller works alone.
+    pub(crate) fn for_each(&self, n_pieces: usize, n_threads: usize, work: impl Fn(usize) + Sync) {
+        let next = AtomicUsize::new(0);
+        self.share(n_threads.min(n_pieces).saturating_sub(1), &|| {
+            loop {
+                let piece = next.fetch_add(1, Ordering::Relaxed);
+                if piece >= n_pieces {
+                    return;
+                }
+                work(piece);
+            }
+        });
+    }
+
+    /// Runs `task` here and on up to `n_helpers` helpers.
+    fn share(&self, n_helpers: usize, task: &Task<'_>) {
+        let helpers = &self.helpers[..n_helpers.min(self.helpers.len())];
+        if helpers.is_empty() {
+            return task();
+        }
+        let _turn = match self.turn.try_lock() {
+            Ok(turn) => turn,
+            Err(TryLockError::Poisoned(turn)) => turn.into_inner(), // it guards nothing
+            Err(TryLockError::WouldBlock) => return task(),
+        };
+        // SAFETY: only the lifetime changes. `Posted` below does not let go
+        // before every helper has ended with the task or lost it.
+        let unbound = unsafe { std::mem::transmute::<&Task<'_>, &'static Task<'static>>(task) };
+        for (helper, thread) in helpers {
+            // SAFETY: we hold the turn, and the previous holder left every
+            // helper idle.
+            unsafe { *helper.task.get() = Some(unbound) };
+            helper.state.store(POSTED, Ordering::SeqCst);
+            if helper.asleep.load(Ordering::SeqCst) {
+                thread.unpark();
+            }
+        }
+        let mut posted = Posted { helpers, failed: false };
+        task();
+        posted.settle();
+        assert!(!posted.failed, "a helper thread of the kernels panicked");
+    }
+}
+
+/// Helpers that have been given a task. Dropping it waits for them, also when
+/// the caller's own part panics.
+struct Posted<'a> {
+    helpers: &'a [(&'static Helper, Thread)],
+    failed: bool,
+}
+
+impl Posted<'_> {
+    /// Takes the task back from helpers that have not begun and waits for the
+    /// others.
+    fn settle(&mut self) {
+        for (helper, _) in std::mem::take(&mut self.helpers) {
+            let state = &helper.state;
+            let mut looks = 0;
+            let mut seen =
+                match state.compare_exchange(POSTED, IDLE, Ordering::Acquire, Ordering::Acquire) {
+                    Ok(_) => continue,
+                    Err(seen) => seen,
+                };
+            while seen == RUNNING {
+                looks += 1;
+                if looks > PATIENCE {
+                    thread::yield_now();
+                } else {
+                    hint::spin_loop();
+                }
+                seen = state.load(Ordering::Acquire);
+            }
+            self.failed |= seen == FAILED;
+        }
+    }
+}
+
+impl Drop for Posted<'_> {
+    fn drop(&mut self) {
+        self.settle();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_piece_is_done_once() {
+        for n_helpers in [0, 1, 3] {
+            let pool = Pool::new(n_helpers);
+            for n_pieces in [0, 1, 2, 7, 100] {
+                let done: Vec<AtomicU32> = (0..n_pieces).map(|_| AtomicU32::new(0)).collect();
+                pool.for_each(n_pieces, 4, |i| {
+                    done[i].fetch_add(1, Ordering::Relaxed);
+                });
+                assert!(done.iter().all(|n| n.load(Ordering::Relaxed) == 1));
+            }
+        }
+    }
+
+    #[test]
+    fn callers_at_once_do_not_mix() {
+        let pool = Pool::new(2);
+        thread::scope(|scope| {
+            for caller in 0..4_usize {
+                let pool = &pool;
+                scope.spawn(move || {
+                    for round in 0..500 {
+                        let sum = AtomicUsize::new(0);
+                        pool.for_each(round % 9, 3, |i| {
+                            sum.fetch_add(caller * 1_000 + i, Ordering::Relaxed);
+                        });
+                        let expected: usize = (0..round % 9).map(|i| caller * 1_000 + i).sum();
+                        assert_eq!(sum.load(Ordering::Relaxed), expected);
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn a_sleeping_helper_wakes() {
+        let pool = Pool::new(1);
+        thread::sleep(5 * SPIN);
+        let other = Mutex::new(None);
+        let here = thread::current().id();
+        // Two pieces that each wait for the other can only end on two threads.
+        let met = AtomicU32::new(0);
+        pool.for_each(2, 2, |_| {
+            met.fetch_add(1, Ordering::SeqCst);
+            while met.load(Ordering::SeqCst) < 2 {
+                thread::yield_now();
+            }
+            if thread::current().id() != here {
+                *other.lock().unwrap_or_else(|e| e.into_inner()) = Some(thread::current().id());
+            }
+        });
+        assert!(other.into_inner().is_ok_and(|id| id.is_some()));
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_pool_survives() {
+        let pool = Pool::new(1);
+        for _ in 0..3 {
+            let met = AtomicU32::new(0);
+            let caught = catch_unwind(AssertUnwindSafe(|| {
+                pool.for_each(2, 2, |_| {
+                    met.fetch_add(1, Ordering::SeqCst);
+                    while met.load(Ordering::SeqCst) < 2 {
+                        thread::yield_now();
+                    }
+                    panic!("on both threads");
+                });
+            }));
+            assert!(caught.is_err());
+        }
+        let count = AtomicU32::new(0);
+        pool.for_each(10, 2, |_| {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        assert_eq!(count.into_inner(), 10);
+    }
+}
