@@ -10,7 +10,9 @@
 //! Dependents see `DEP_MLX_LIB_DIR`, the directory of libmlx.
 
 use std::{
-    env, fs, io,
+    env,
+    fs::{self, File},
+    io,
     path::{Path, PathBuf},
     process::{Command, ExitCode},
 };
@@ -73,12 +75,21 @@ fn main() -> ExitCode {
 }
 
 fn build() -> Result<()> {
-    for file in ["build.rs", "format.h", "shim.cpp", "host_op.cpp", "mlx-c-source/Cargo.lock"] {
+    for file in [
+        "build.rs",
+        "format.h",
+        "shim.cpp",
+        "host_op.cpp",
+        "mlx-c-source/Cargo.lock",
+    ] {
         println!("cargo::rerun-if-changed={file}");
     }
     println!("cargo::rerun-if-env-changed=SLUICE_MLX_DIR");
 
-    let (os, arch) = (variable("CARGO_CFG_TARGET_OS")?, variable("CARGO_CFG_TARGET_ARCH")?);
+    let (os, arch) = (
+        variable("CARGO_CFG_TARGET_OS")?,
+        variable("CARGO_CFG_TARGET_ARCH")?,
+    );
     let wheel = WHEELS.iter().find(|wheel| wheel.os == os && wheel.arch == arch).ok_or_else(|| {
         format!("MLX is published for Linux (x86_64, aarch64) and macOS (aarch64), not for {os} on {arch}.")
     })?;
@@ -97,19 +108,22 @@ fn build() -> Result<()> {
     }
     compile_mlx_c(&mlx.join("mlx/include"), &fetch_mlx_c()?)?;
 
-    println!("cargo::rustc-link-search=native={}", library_directory.display());
+    println!(
+        "cargo::rustc-link-search=native={}",
+        library_directory.display()
+    );
     println!("cargo::rustc-link-lib=dylib=mlx");
     println!("cargo::metadata=lib_dir={}", library_directory.display());
     Ok(())
 }
 
 /// The unpacked wheel in the user's cache directory, fetched if it is not
-/// there yet. Builds that run at once each unpack a copy of their own, and the
-/// first to finish gives it its name.
+/// there yet. Of builds that run at once one fetches and the others wait.
 fn fetch_mlx(wheel: &Wheel) -> Result<PathBuf> {
     let cache = cache_directory()?;
-    let unpacked = cache.join(format!("mlx-{MLX_VERSION}-{}", &wheel.sha256[0][..16]));
-    if unpacked.join("mlx/lib").join(wheel.library).is_file() {
+    let name = format!("mlx-{MLX_VERSION}-{}", &wheel.sha256[0][..16]);
+    let unpacked = cache.join(&name);
+    if unpacked.is_dir() {
         return Ok(unpacked);
     }
     if variable("HOST")? != variable("TARGET")? {
@@ -118,21 +132,35 @@ fn fetch_mlx(wheel: &Wheel) -> Result<PathBuf> {
             wheel.package
         ));
     }
-    let work = cache.join(format!("mlx-{MLX_VERSION}.{}.partial", std::process::id()));
-    let result = unpack_mlx(wheel, &work, &unpacked);
-    // Nothing to remove if the rename took it all.
-    let _ = fs::remove_dir_all(&work);
-    result.map(|()| unpacked)
+    let lock = cache.join("mlx.lock");
+    // Released by the system when this process ends, however it ends.
+    let _held = File::create(&lock)
+        .and_then(|file| file.lock().map(|()| file))
+        .map_err(|error| file_error("lock", &lock, &error))?;
+    if !unpacked.is_dir() {
+        let work = cache.join(format!("{name}.partial"));
+        // What an interrupted build may have left.
+        let _ = fs::remove_dir_all(&work);
+        unpack_mlx(wheel, &work, &unpacked)?;
+        let _ = fs::remove_dir_all(&work);
+    }
+    Ok(unpacked)
 }
 
 fn unpack_mlx(wheel: &Wheel, work: &Path, to: &Path) -> Result<()> {
     let (download, content) = (work.join("download"), work.join("content"));
     fs::create_dir_all(&download).map_err(|error| file_error("create", &download, &error))?;
     let requirements = work.join("requirements.txt");
-    let hashes: String =
-        wheel.sha256.iter().map(|hash| format!(" --hash=sha256:{hash}")).collect();
-    fs::write(&requirements, format!("{}=={MLX_VERSION}{hashes}\n", wheel.package))
-        .map_err(|error| file_error("write", &requirements, &error))?;
+    let hashes: String = wheel
+        .sha256
+        .iter()
+        .map(|hash| format!(" --hash=sha256:{hash}"))
+        .collect();
+    fs::write(
+        &requirements,
+        format!("{}=={MLX_VERSION}{hashes}\n", wheel.package),
+    )
+    .map_err(|error| file_error("write", &requirements, &error))?;
 
     let advice = format!(
         "MLX comes as the Python package {}=={MLX_VERSION}. Building needs python3 with pip (Debian, Ubuntu: apt install python3-pip) and a way to the package index, or SLUICE_MLX_DIR set to a directory into which that wheel was unpacked.",
@@ -140,8 +168,19 @@ fn unpack_mlx(wheel: &Wheel, work: &Path, to: &Path) -> Result<()> {
     );
     run(
         Command::new("python3")
-            .args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check"])
-            .args(["--no-deps", "--only-binary=:all:", "--require-hashes", "--dest"])
+            .args([
+                "-m",
+                "pip",
+                "download",
+                "--quiet",
+                "--disable-pip-version-check",
+            ])
+            .args([
+                "--no-deps",
+                "--only-binary=:all:",
+                "--require-hashes",
+                "--dest",
+            ])
             .arg(&download)
             .arg("--requirement")
             .arg(&requirements),
@@ -153,14 +192,13 @@ fn unpack_mlx(wheel: &Wheel, work: &Path, to: &Path) -> Result<()> {
         .find(|path| path.extension().is_some_and(|extension| extension == "whl"))
         .ok_or_else(|| format!("pip left no wheel in {}.", download.display()))?;
     run(
-        Command::new("python3").args(["-m", "zipfile", "--extract"]).arg(&file).arg(&content),
+        Command::new("python3")
+            .args(["-m", "zipfile", "--extract"])
+            .arg(&file)
+            .arg(&content),
         &advice,
     )?;
-    match fs::rename(&content, to) {
-        // Another build was first; its copy is as good.
-        Err(_) if to.join("mlx/lib").join(wheel.library).is_file() => Ok(()),
-        result => result.map_err(|error| file_error("create", to, &error)),
-    }
+    fs::rename(&content, to).map_err(|error| file_error("create", to, &error))
 }
 
 /// Where per-user caches live: `$XDG_CACHE_HOME` or `~/.cache`.
@@ -180,7 +218,13 @@ fn fetch_mlx_c() -> Result<PathBuf> {
     let manifest = Path::new(&variable("CARGO_MANIFEST_DIR")?).join("mlx-c-source/Cargo.toml");
     let output = run(
         Command::new(variable("CARGO")?)
-            .args(["metadata", "--locked", "--format-version", "1", "--manifest-path"])
+            .args([
+                "metadata",
+                "--locked",
+                "--format-version",
+                "1",
+                "--manifest-path",
+            ])
             .arg(&manifest),
         "mlx-c comes as the sources inside the crate mlx-sys 0.7.0, which cargo could not fetch.",
     )?;
@@ -209,7 +253,14 @@ fn compile_mlx_c(mlx_include: &Path, mlx_c: &Path) -> Result<()> {
     files.extend([here.join("shim.cpp"), here.join("host_op.cpp")]);
 
     let mut compiler = cc::Build::new();
-    compiler.cpp(true).std("c++20").warnings(false).include(mlx_c).include(mlx_include);
+    compiler
+        .cpp(true)
+        .std("c++20")
+        .warnings(false)
+        .include(mlx_c)
+        .include(mlx_include);
+    // Thin wrappers: nothing to gain from more.
+    compiler.opt_level(1).debug(false);
     compiler.flag("-include").flag(here.join("format.h"));
     // mlx-c puts file names into its error texts: keep this machine's out.
     for (path, name) in [(mlx_c, "mlx-c"), (here.as_path(), "mlx-sys")] {
@@ -233,7 +284,10 @@ fn run(command: &mut Command, advice: &str) -> Result<Vec<u8>> {
         return Ok(output.stdout);
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    Err(format!("`{line}` failed ({}):\n{said}\n{advice}", output.status))
+    Err(format!(
+        "`{line}` failed ({}):\n{said}\n{advice}",
+        output.status
+    ))
 }
 
 fn variable(name: &str) -> Result<String> {

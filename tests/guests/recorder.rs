@@ -1,25 +1,23 @@
-//! Logs every call with what the component was told, one line each:
-//! `open 0 prompt 2 ded89066 [1,2] max 5 end [2]`, then
-//! `plan 0 accepted 0 811c9dc5 []`. The first number tells the sequences of an
-//! instance apart. Of prompt and accepted tokens come the count, a hash of all
-//! (32-bit FNV-1a over the ids as four little-endian bytes each) and the last
-//! few ids, because a log line is short.
-
-use std::sync::atomic::{AtomicU32, Ordering};
+//! Writes down everything it is told and, once `report_after` tokens are
+//! generated, fails with it: `{"prompt":[1,2],"max_tokens":9,"end_ids":[2],
+//! "accepted":[[],[5]]}`, one entry of `accepted` for each call. So a test sees
+//! what its own request's plugin saw, by whichever way it sent it.
 
 use serde::Deserialize;
 use sluice_plugin::{
-    Description, OpenError, Plugin, SequenceInfo, TokenId, TokenProcessor, export, log,
+    Description, OpenError, Plugin, SequenceInfo, TokenId, TokenProcessor, export,
 };
-
-static SEQUENCES: AtomicU32 = AtomicU32::new(0);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Params {}
+struct Params {
+    report_after: usize,
+}
 
 struct Recorder {
-    sequence: u32,
+    report_after: usize,
+    info: SequenceInfo,
+    accepted: Vec<Vec<TokenId>>,
 }
 
 impl Plugin for Recorder {
@@ -28,41 +26,39 @@ impl Plugin for Recorder {
     fn describe() -> Description {
         test_guests::description(
             "recorder",
-            r#"{"type": "object", "additionalProperties": false}"#,
+            r#"{
+                "type": "object",
+                "properties": { "report_after": { "type": "integer", "minimum": 0 } },
+                "required": ["report_after"],
+                "additionalProperties": false
+            }"#,
         )
     }
 
-    fn open(_: Params, info: SequenceInfo) -> Result<Self, OpenError> {
-        let sequence = SEQUENCES.fetch_add(1, Ordering::Relaxed);
-        let line = format!(
-            "open {sequence} prompt {} max {} end {}",
-            digest(&info.prompt),
-            info.max_tokens,
-            list(&info.end_ids)
-        );
-        log::write(log::Level::Info, &line);
-        Ok(Self { sequence })
+    fn open(params: Params, info: SequenceInfo) -> Result<Self, OpenError> {
+        Ok(Self {
+            report_after: params.report_after,
+            info,
+            accepted: Vec::new(),
+        })
     }
 }
 
 impl TokenProcessor for Recorder {
     fn plan(&mut self, accepted: &[TokenId]) -> Result<(), String> {
-        log::write(
-            log::Level::Info,
-            &format!("plan {} accepted {}", self.sequence, digest(accepted)),
-        );
-        Ok(())
+        self.accepted.push(accepted.to_vec());
+        if self.accepted.iter().map(Vec::len).sum::<usize>() < self.report_after {
+            return Ok(());
+        }
+        let calls: Vec<_> = self.accepted.iter().map(|ids| list(ids)).collect();
+        Err(format!(
+            r#"{{"prompt":{},"max_tokens":{},"end_ids":{},"accepted":[{}]}}"#,
+            list(&self.info.prompt),
+            self.info.max_tokens,
+            list(&self.info.end_ids),
+            calls.join(",")
+        ))
     }
-}
-
-/// `3 794671b5 [1,2,3]`: count, hash, and at most the last 16.
-fn digest(ids: &[TokenId]) -> String {
-    let bytes = ids.iter().flat_map(|id| id.to_le_bytes());
-    let hash = bytes.fold(0x811c_9dc5_u32, |hash, byte| {
-        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-    });
-    let last = &ids[ids.len().saturating_sub(16)..];
-    format!("{} {hash:08x} {}", ids.len(), list(last))
 }
 
 /// `[1,2,3]`.

@@ -60,11 +60,16 @@ fn products() {
 
 fn rows() {
     for n in [49_152, 262_144] {
-        let logits: Vec<f32> = numbers(3 * n).chunks(3).map(|x| 12.0 * x[0] * x[1] * x[2]).collect();
+        let logits: Vec<f32> = numbers(3 * n)
+            .chunks(3)
+            .map(|x| 12.0 * x[0] * x[1] * x[2])
+            .collect();
         println!("\none logits row of {n}, in us");
         let (mut ids, mut best) = (Vec::new(), Vec::new());
         for k in [1, 40, 256, 1_000, 4_000, n] {
-            let us = median(101, || row::top_k(black_box(&logits), k, &mut ids, &mut best));
+            let us = median(101, || {
+                row::top_k(black_box(&logits), k, &mut ids, &mut best)
+            });
             println!("top_k({k:6})        {us:8.1}");
         }
         let us = median(101, || {
@@ -91,12 +96,22 @@ fn between_products() {
         let (x, weight) = (numbers(m * width), numbers(width));
         let gate_up = numbers(2 * m * inner);
         let (mut normed, mut gated) = (vec![0.0; m * width], vec![0.0; m * inner]);
-        let norm = median(101, || ops::rms_norm(black_box(&x), &weight, 1e-5, &mut normed));
+        let norm = median(101, || {
+            ops::rms_norm(black_box(&x), &weight, 1e-5, &mut normed)
+        });
         let swiglu = median(101, || ops::swiglu(black_box(&gate_up), inner, &mut gated));
         println!("m {m:4}  rms_norm {norm:8.1}  swiglu {swiglu:8.1}");
     }
-    let shape = Shape { n_layers: 1, n_heads: 9, n_kv_heads: 3, head_dim: 64 };
-    let kernel = Kernel { scale: 0.125, window: None };
+    let shape = Shape {
+        n_layers: 1,
+        n_heads: 9,
+        n_kv_heads: 3,
+        head_dim: 64,
+    };
+    let kernel = Kernel {
+        scale: 0.125,
+        window: None,
+    };
     for (n_slots, length) in [(1, 100), (1, 2_000), (8, 300), (16, 300), (16, 2_000)] {
         let us = attention(shape, kernel, n_slots, length, 1);
         println!("attention, {n_slots:2} rows after {length:4} positions  {us:10.1}");
@@ -110,7 +125,9 @@ fn between_products() {
 /// The median time of a pass of `n_rows` rows in each of some slots, after
 /// `length` positions.
 fn attention(shape: Shape, kernel: Kernel, n_slots: u32, length: u32, n_rows: u32) -> f64 {
-    let Ok(mut cache) = KvCache::new(shape) else { return f64::NAN };
+    let Ok(mut cache) = KvCache::new(shape) else {
+        return f64::NAN;
+    };
     let mut pass = |first: u32, n: u32, calls: usize| {
         let places: Vec<Place> = (0..n_slots)
             .flat_map(|slot| (first..first + n).map(move |position| Place { position, slot }))
@@ -121,7 +138,9 @@ fn attention(shape: Shape, kernel: Kernel, n_slots: u32, length: u32, n_rows: u3
         if cache.begin(&places).is_err() {
             return f64::NAN;
         }
-        median(calls, || cache.attend(0, kernel, black_box(&qkv), &angles, &angles, &mut out))
+        median(calls, || {
+            cache.attend(0, kernel, black_box(&qkv), &angles, &angles, &mut out)
+        })
     };
     if length > 0 {
         pass(0, length, 1);

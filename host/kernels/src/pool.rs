@@ -272,7 +272,8 @@ mod tests {
                 thread::yield_now();
             }
             if thread::current().id() != here {
-                *other.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread::current().id());
+                *other.lock().unwrap_or_else(PoisonError::into_inner) =
+                    Some(thread::current().id());
             }
         });
         assert!(other.into_inner().is_ok_and(|id| id.is_some()));

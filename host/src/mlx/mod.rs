@@ -1,1 +1,41 @@
-//! Models on MLX.
+//! Models on MLX: from files to logits.
+//!
+//! [`Checkpoint::open`] reads what a model's files say and checks them;
+//! [`load`] reads the weights and gives a [`Model`](crate::engine::Model). The
+//! checkpoint also holds what text needs: tokenizer, chat template, ends.
+//!
+//! ```text
+//! GGUF file ──── gguf ───┐                            ┌─ operations::host ─ sluice-kernels
+//!                        ├─ Checkpoint ─ families::* ─┤
+//! folder ─────── folder ─┘      weights               └─ operations::plain ─ MLX alone
+//! ```
+//!
+//! A family computes with MLX's matrix products and with [`Operations`] for the
+//! rest of a layer: on the CPU functions of `sluice-kernels`, run by MLX in its
+//! stream; on a GPU MLX's own. One thread loads a model and uses it, for MLX's
+//! streams belong to threads. Nothing here knows of text, HTTP or plugins, and
+//! nothing trusts a file: MLX reads beyond the end of a short one.
+//!
+//! [`Operations`]: operations::Operations
+
+mod backend;
+mod checkpoint;
+pub mod default_model;
+mod error;
+mod families;
+mod folder;
+mod gguf;
+mod gguf_header;
+mod operations;
+mod rope;
+mod safetensors;
+mod settings;
+mod weights;
+
+#[cfg(test)]
+mod tests;
+
+pub use backend::Backend;
+pub use checkpoint::{Checkpoint, GgufTokenizer, Progress, TokenizerData};
+pub use error::LoadError;
+pub use families::load;

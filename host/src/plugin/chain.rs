@@ -8,7 +8,7 @@ use wasmtime::component::ResourceAny;
 use super::edits::{Edits, Overflow};
 use super::fault::{fault, kind};
 use super::instance::Instance;
-use super::plugin::Kind;
+use super::loaded::Kind;
 use super::random::Chance;
 use super::state::Decision;
 use super::vocabulary::Vocabulary;

@@ -14,7 +14,7 @@ use wasmtime::component::Component;
 use super::fault::kind;
 use super::inspect::{self, Form};
 use super::instance::{Description, Instance, InstanceError, Linked, shorten};
-use super::plugin::Kind;
+use super::loaded::Kind;
 use super::runtime::{Limits, MAX_MEMORIES, Runtime, STACK_BYTES};
 use super::schema::ParamsSchema;
 use super::upload::{UploadCode, UploadError};

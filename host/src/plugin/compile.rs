@@ -16,7 +16,7 @@ use wasmtime::component::Component;
 use super::child::{COMPILE_BYTES, CPU_SECONDS, Outcome, Report};
 use super::inspect;
 use super::instance::{Linked, shorten};
-use super::plugin::Plugin;
+use super::loaded::Plugin;
 use super::runtime::Runtime;
 use super::schema::ParamsSchema;
 use super::upload::{UploadCode, UploadError};

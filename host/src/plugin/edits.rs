@@ -224,6 +224,8 @@ fn clear_bits(bits: &mut [u32], ids: &[TokenId]) {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    // Every value here is exact in f32.
+    #![allow(clippy::float_cmp)]
     use super::*;
 
     const BANNED: f32 = f32::NEG_INFINITY;

@@ -4,7 +4,7 @@
 use wit_component::{ComponentEncoder, DecodedWasm};
 
 use super::instance::shorten;
-use super::plugin::Kind;
+use super::loaded::Kind;
 use super::upload::{UploadCode, UploadError};
 
 const PACKAGE: &str = "sluice:sampling/";
@@ -260,7 +260,7 @@ mod tests {
             "truncated_component"
         );
         assert_eq!(
-            code(check_length(&whole[..MODULE.len() + 1])),
+            code(check_length(&whole[..=MODULE.len()])),
             "truncated_component"
         );
         assert_eq!(code(check_length(MODULE)), "ok");

@@ -24,9 +24,10 @@ mod fault;
 mod host;
 mod inspect;
 mod instance;
+mod loaded;
 mod memory;
 mod open;
-mod plugin;
+
 mod random;
 mod registry;
 mod runtime;
@@ -37,8 +38,8 @@ mod vocabulary;
 
 pub use child::compile_child;
 pub use compile::Compiler;
+pub use loaded::{Kind, ParamsError, Plugin};
 pub use open::{ChainError, OpenError, SequenceInfo, StageRef, check_chain};
-pub use plugin::{Kind, ParamsError, Plugin};
 pub use registry::{Registry, RemoveError, Uploaded};
 pub use runtime::{Limits, Runtime, RuntimeError, STACK_BYTES};
 pub use upload::{UploadCode, UploadError};

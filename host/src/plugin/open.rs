@@ -9,7 +9,7 @@ use super::bindings::types;
 use super::chain::{OpenChain, Stage};
 use super::fault::{fault, kind};
 use super::instance::{Instance, InstanceError, shorten};
-use super::plugin::{Kind, Plugin};
+use super::loaded::{Kind, Plugin};
 use super::random::lane;
 use super::runtime::{InstancePermit, Runtime};
 use super::vocabulary::Vocabulary;

@@ -7,7 +7,7 @@ use semver::Version;
 use sha2::{Digest, Sha256};
 
 use super::compile::Compiler;
-use super::plugin::Plugin;
+use super::loaded::Plugin;
 use super::runtime::Runtime;
 use super::upload::{UploadCode, UploadError};
 

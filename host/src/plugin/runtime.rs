@@ -9,8 +9,8 @@ use wasmtime::component::{HasSelf, Linker};
 use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
 use super::bindings::{logits_plugin::LogitsPlugin, sampler::SamplerPlugin, token::TokenPlugin};
+use super::loaded::Kind;
 use super::memory::MemoryBudget;
-use super::plugin::Kind;
 use super::state::HostState;
 
 /// Stack of every thread that calls guests. Their own frames take at most

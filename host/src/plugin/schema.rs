@@ -5,7 +5,7 @@ use jsonschema::{Draft, PatternOptions, Validator};
 use serde_json::Value;
 
 use super::instance::shorten;
-use super::plugin::ParamsError;
+use super::loaded::ParamsError;
 
 const MAX_SCHEMA_BYTES: usize = 64 * 1024;
 /// Nesting with every reference followed. A recursive schema is deeper than

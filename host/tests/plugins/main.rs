@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod binary;
 mod chain;
 mod faults;
 mod support;

@@ -12,14 +12,14 @@ use sluice::plugin::{
 };
 
 /// Ids from here up are padding.
-pub const TOKENIZER_SIZE: u32 = 60;
+pub(crate) const TOKENIZER_SIZE: u32 = 60;
 /// Width of a row.
-pub const VOCABULARY_SIZE: u32 = 64;
+pub(crate) const VOCABULARY_SIZE: u32 = 64;
 /// The id that ends a sequence.
-pub const END_ID: TokenId = 2;
+pub(crate) const END_ID: TokenId = 2;
 
 /// Deadlines long enough for a busy machine.
-pub fn limits() -> Limits {
+pub(crate) fn limits() -> Limits {
     Limits {
         max_instances: 64,
         call: Duration::from_millis(300),
@@ -27,7 +27,7 @@ pub fn limits() -> Limits {
     }
 }
 
-pub fn runtime() -> &'static Arc<Runtime> {
+pub(crate) fn runtime() -> &'static Arc<Runtime> {
     static RUNTIME: OnceLock<Arc<Runtime>> = OnceLock::new();
     RUNTIME.get_or_init(|| Runtime::new(limits()).unwrap())
 }
@@ -39,14 +39,14 @@ fn registry() -> &'static Registry {
 }
 
 /// A compiler with a directory of its own.
-pub fn compiler() -> Compiler {
+pub(crate) fn compiler() -> Compiler {
     let executable = PathBuf::from(env!("CARGO_BIN_EXE_sluice"));
     let cache = tempfile::tempdir().unwrap().keep();
     Compiler::new(executable, &cache).unwrap()
 }
 
 /// The bytes of a committed component, a default plugin's or a test's.
-pub fn component(name: &str) -> Vec<u8> {
+pub(crate) fn component(name: &str) -> Vec<u8> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let file = |directory: &str| root.join(directory).join(format!("{name}.wasm"));
     std::fs::read(file("tests/guests/dist"))
@@ -55,12 +55,12 @@ pub fn component(name: &str) -> Vec<u8> {
 }
 
 /// A committed component as a plugin.
-pub fn plugin(name: &str) -> Arc<Plugin> {
+pub(crate) fn plugin(name: &str) -> Arc<Plugin> {
     registry().upload(&component(name)).unwrap().plugin
 }
 
 /// A vocabulary of single letters; id 2 ends.
-pub fn vocabulary() -> Arc<Vocabulary> {
+pub(crate) fn vocabulary() -> Arc<Vocabulary> {
     let info = ModelInfo {
         vocabulary_size: VOCABULARY_SIZE,
         tokenizer_size: TOKENIZER_SIZE,
@@ -75,7 +75,7 @@ pub fn vocabulary() -> Arc<Vocabulary> {
 }
 
 /// What sequences are told in these tests.
-pub fn info() -> SequenceInfo {
+pub(crate) fn info() -> SequenceInfo {
     SequenceInfo {
         prompt: vec![5, 9, 5],
         max_tokens: 32,
@@ -84,7 +84,7 @@ pub fn info() -> SequenceInfo {
 }
 
 /// A stage with validated parameters.
-pub fn stage(name: &str, params: Value) -> StageRef {
+pub(crate) fn stage(name: &str, params: Value) -> StageRef {
     let plugin = plugin(name);
     plugin.validate_params(&params).unwrap();
     let Value::Object(params) = params else {
@@ -94,7 +94,7 @@ pub fn stage(name: &str, params: Value) -> StageRef {
 }
 
 /// Opens a chain for each choice.
-pub fn open_choices(
+pub(crate) fn open_choices(
     stages: &[StageRef],
     seed: i64,
     n_choices: u32,
@@ -104,19 +104,19 @@ pub fn open_choices(
 }
 
 /// Opens a chain for one choice.
-pub fn open(stages: &[StageRef]) -> Result<Box<dyn Chain>, OpenError> {
+pub(crate) fn open(stages: &[StageRef]) -> Result<Box<dyn Chain>, OpenError> {
     open_choices(stages, 0, 1).map(|mut chains| chains.remove(0))
 }
 
 /// A row whose best token is `best`; the others descend from id 0.
-pub fn row(best: TokenId) -> Vec<f32> {
+pub(crate) fn row(best: TokenId) -> Vec<f32> {
     let mut row: Vec<f32> = (0..VOCABULARY_SIZE).map(|id| -(id as f32) / 8.0).collect();
     row[best as usize] = 10.0;
     row
 }
 
 /// Runs a test on a thread that may call guests.
-pub fn on_guest_thread(test: impl FnOnce() + Send + 'static) {
+pub(crate) fn on_guest_thread(test: impl FnOnce() + Send + 'static) {
     let thread = std::thread::Builder::new()
         .stack_size(STACK_BYTES)
         .spawn(test)

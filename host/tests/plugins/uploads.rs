@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use sluice::plugin::{Kind, Registry, RemoveError, Runtime, UploadError};
 
+use crate::binary;
 use crate::support::{compiler, component, limits};
 
 fn registry() -> Registry {
@@ -88,7 +89,7 @@ fn what_is_no_component_is_refused() {
         (b"(component)", "text_component"),
         (b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0", "native_code"),
         (b"\0asm\x0d\0\x01\0", "no_kind"),
-        (b"\0asm\x01\0\0\0", "invalid_component"),
+        (b"\0asm\x01\0\0\0", "no_kind"),
         (b"\0asm\x0d\0\x01\0\x63\x02xx", "invalid_component"),
         (b"{\"model\": \"x\"}", "not_a_component"),
     ] {
@@ -169,4 +170,30 @@ fn damaged_components_never_hurt_the_server() {
         }
     }
     registry.upload(&component("sampler")).unwrap();
+}
+
+#[test]
+fn a_core_module_that_carries_its_type_is_a_plugin() {
+    let registry = registry();
+    let plugin = registry.upload(&binary::module("counter")).unwrap().plugin;
+    assert_eq!(
+        (plugin.name.as_str(), plugin.kind),
+        ("counter", Kind::TokenProcessor)
+    );
+    // Without the custom section nobody knows what its exports mean.
+    let bare = binary::main_module(&component("counter"));
+    let error = refusal(&registry, &bare);
+    assert_eq!(error.code(), "invalid_component", "{error}");
+}
+
+#[test]
+#[ignore = "takes ten seconds of processor time"]
+fn a_component_that_compiles_for_minutes_is_cut_off() {
+    let registry = registry();
+    let bomb = binary::module_with("counter", &binary::slow_function());
+    let error = refusal(&registry, &bomb);
+    // On a busy machine the clock runs out before the processor time does.
+    let fits = ["too_complex", "compile_timeout"];
+    assert!(fits.contains(&error.code()), "{error}");
+    registry.upload(&component("counter")).unwrap();
 }

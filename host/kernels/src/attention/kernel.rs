@@ -454,9 +454,9 @@ impl Group<'_> {
                     let v = s.mul(acc[g][p], factor);
                     let to = self.out.add(g * d + at + p * S::LANES);
                     if P == 1 {
-                        s.store_part(to, v, n)
+                        s.store_part(to, v, n);
                     } else {
-                        s.store(to, v)
+                        s.store(to, v);
                     }
                 }
             }

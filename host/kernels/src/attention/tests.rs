@@ -8,18 +8,31 @@ use crate::{
     testing::{Numbers, bits},
 };
 
-const MODEL: Shape = Shape { n_layers: 2, n_heads: 9, n_kv_heads: 3, head_dim: 64 };
+const MODEL: Shape = Shape {
+    n_layers: 2,
+    n_heads: 9,
+    n_kv_heads: 3,
+    head_dim: 64,
+};
 
 fn place(position: usize, slot: u32) -> Place {
-    Place { position: position as u32, slot }
+    Place {
+        position: position as u32,
+        slot,
+    }
 }
 
 fn kernel(shape: Shape, window: Option<u32>) -> Kernel {
-    Kernel { scale: 1.0 / (shape.head_dim as f32).sqrt(), window }
+    Kernel {
+        scale: 1.0 / (shape.head_dim as f32).sqrt(),
+        window,
+    }
 }
 
 fn frequencies(n_pairs: usize) -> Vec<f64> {
-    (0..n_pairs).map(|i| 10_000_f64.powf(-(i as f64) / n_pairs as f64)).collect()
+    (0..n_pairs)
+        .map(|i| 10_000_f64.powf(-(i as f64) / n_pairs as f64))
+        .collect()
 }
 
 /// A sequence's inputs: a row of queries, keys and values for each position,
@@ -34,10 +47,18 @@ impl Sequence {
     fn new(shape: Shape, n: usize, seed: u64) -> Self {
         let mut numbers = Numbers(seed);
         let row = |numbers: &mut Numbers| {
-            numbers.some(n * shape.qkv_width()).iter().map(|x| 3.0 * x).collect()
+            numbers
+                .some(n * shape.qkv_width())
+                .iter()
+                .map(|x| 3.0 * x)
+                .collect()
         };
         let qkv = (0..shape.n_layers).map(|_| row(&mut numbers)).collect();
-        Self { shape, n_pairs: shape.head_dim / 2, qkv }
+        Self {
+            shape,
+            n_pairs: shape.head_dim / 2,
+            qkv,
+        }
     }
 
     fn row(&self, layer: usize, position: usize) -> &[f32] {
@@ -48,8 +69,10 @@ impl Sequence {
     /// A head of a row, rotated: x·cos - y·sin and y·cos + x·sin for each pair.
     fn rotated(&self, layer: usize, position: usize, head: usize) -> Vec<f64> {
         let d = self.shape.head_dim;
-        let mut x: Vec<f64> =
-            self.row(layer, position)[head * d..(head + 1) * d].iter().map(|&x| x.into()).collect();
+        let mut x: Vec<f64> = self.row(layer, position)[head * d..(head + 1) * d]
+            .iter()
+            .map(|&x| x.into())
+            .collect();
         for (i, frequency) in frequencies(self.n_pairs).into_iter().enumerate() {
             let angle = position as f64 * frequency;
             let (a, b) = (x[i], x[self.n_pairs + i]);
@@ -61,8 +84,15 @@ impl Sequence {
 
     /// The definition of attention, in f64.
     fn naive(&self, layer: usize, position: usize, kernel: Kernel) -> Vec<f64> {
-        let Shape { n_heads, n_kv_heads, head_dim: d, .. } = self.shape;
-        let first = kernel.window.map_or(0, |w| (position + 1).saturating_sub(w as usize));
+        let Shape {
+            n_heads,
+            n_kv_heads,
+            head_dim: d,
+            ..
+        } = self.shape;
+        let first = kernel
+            .window
+            .map_or(0, |w| (position + 1).saturating_sub(w as usize));
         let mut out = Vec::new();
         for h in 0..n_heads {
             let kv = h / (n_heads / n_kv_heads);
@@ -78,7 +108,9 @@ impl Sequence {
                 f64::from(self.row(layer, j)[(n_heads + n_kv_heads + kv) * d + i])
             };
             for i in 0..d {
-                let total: f64 = (first..=position).map(|j| weights[j - first] * value(j, i)).sum();
+                let total: f64 = (first..=position)
+                    .map(|j| weights[j - first] * value(j, i))
+                    .sum();
                 out.push(total / sum);
             }
         }
@@ -100,11 +132,18 @@ fn pass(
     cache.begin(&places).unwrap();
     let positions: Vec<u32> = places.iter().map(|place| place.position).collect();
     let (mut cos, mut sin) = (Vec::new(), Vec::new());
-    rope_tables(&positions, &frequencies(sequences[0].n_pairs), &mut cos, &mut sin);
+    rope_tables(
+        &positions,
+        &frequencies(sequences[0].n_pairs),
+        &mut cos,
+        &mut sin,
+    );
     let mut results = vec![Vec::new(); rows.len()];
     for layer in 0..shape.n_layers {
-        let qkv: Vec<f32> =
-            rows.iter().flat_map(|&(s, p)| sequences[s].row(layer, p).to_vec()).collect();
+        let qkv: Vec<f32> = rows
+            .iter()
+            .flat_map(|&(s, p)| sequences[s].row(layer, p).to_vec())
+            .collect();
         let mut out = vec![f32::NAN; rows.len() * shape.out_width()];
         let inputs = [&qkv[..], &cos, &sin];
         cache.attend_on(on.0, on.1, layer, kernel(shape, window), inputs, &mut out);
@@ -118,15 +157,32 @@ fn pass(
 fn assert_near(got: &[f32], expected: &[f64], what: &str) {
     assert_eq!(got.len(), expected.len());
     for (at, (&got, &expected)) in got.iter().zip(expected).enumerate() {
-        assert!((f64::from(got) - expected).abs() < 2e-5, "{what} at {at}: {got} {expected}");
+        assert!(
+            (f64::from(got) - expected).abs() < 2e-5,
+            "{what} at {at}: {got} {expected}"
+        );
     }
 }
 
 #[test]
 fn attention_is_its_formula_for_all_shapes() {
-    for (n_heads, n_kv_heads) in [(1, 1), (2, 1), (3, 1), (4, 2), (9, 3), (5, 1), (7, 7), (12, 2)] {
+    for (n_heads, n_kv_heads) in [
+        (1, 1),
+        (2, 1),
+        (3, 1),
+        (4, 2),
+        (9, 3),
+        (5, 1),
+        (7, 7),
+        (12, 2),
+    ] {
         for head_dim in [8, 16, 24, 40, 64, 72, 80, 128] {
-            let shape = Shape { n_layers: 1, n_heads, n_kv_heads, head_dim };
+            let shape = Shape {
+                n_layers: 1,
+                n_heads,
+                n_kv_heads,
+                head_dim,
+            };
             let n = 70; // into the second block
             let sequences = [Sequence::new(shape, n, head_dim as u64)];
             let rows: Vec<_> = (0..n).map(|p| (0, p)).collect();
@@ -144,7 +200,10 @@ fn attention_is_its_formula_for_all_shapes() {
 
 #[test]
 fn a_window_hides_what_is_before_it() {
-    let shape = Shape { n_layers: 1, ..MODEL };
+    let shape = Shape {
+        n_layers: 1,
+        ..MODEL
+    };
     let n = 200;
     let sequences = [Sequence::new(shape, n, 5)];
     let rows: Vec<_> = (0..n).map(|p| (0, p)).collect();
@@ -155,7 +214,11 @@ fn a_window_hides_what_is_before_it() {
             let got = pass(&mut cache, on, &sequences, &rows, Some(window));
             for p in [0, 1, 63, 64, 66, 127, 128, 150, 199] {
                 let expected = sequences[0].naive(0, p, kernel(shape, Some(window)));
-                assert_near(&got[p], &expected, &format!("{level:?} window {window} at {p}"));
+                assert_near(
+                    &got[p],
+                    &expected,
+                    &format!("{level:?} window {window} at {p}"),
+                );
             }
         }
     }
@@ -163,9 +226,17 @@ fn a_window_hides_what_is_before_it() {
 
 #[test]
 fn part_of_a_head_may_stay_unrotated() {
-    let shape = Shape { n_layers: 1, n_heads: 2, n_kv_heads: 1, head_dim: 40 };
+    let shape = Shape {
+        n_layers: 1,
+        n_heads: 2,
+        n_kv_heads: 1,
+        head_dim: 40,
+    };
     for n_pairs in [0, 3, 10] {
-        let sequences = [Sequence { n_pairs, ..Sequence::new(shape, 9, 6) }];
+        let sequences = [Sequence {
+            n_pairs,
+            ..Sequence::new(shape, 9, 6)
+        }];
         let rows: Vec<_> = (0..9).map(|p| (0, p)).collect();
         for level in Level::all() {
             let mut cache = KvCache::new(shape).unwrap();
@@ -231,7 +302,10 @@ fn a_released_slot_begins_empty_and_gives_its_memory_back() {
     cache.release(10);
     cache.release(999);
     assert_eq!(cache.n_bytes(), 2 * 2 * 3 * 64 * 64 * 4);
-    let gap = KvError::Gap { place: place(70, 10), next: 0 };
+    let gap = KvError::Gap {
+        place: place(70, 10),
+        next: 0,
+    };
     assert_eq!(cache.begin(&[place(70, 10)]), Err(gap));
     let again = pass(&mut cache, on, &sequences, &rows(0, 70), None);
     assert_eq!(first, again);
@@ -243,11 +317,19 @@ fn a_released_slot_begins_empty_and_gives_its_memory_back() {
 #[test]
 fn rows_must_follow() {
     let mut cache = KvCache::new(MODEL).unwrap();
-    let gap = |position, slot, next| Err(KvError::Gap { place: place(position, slot), next });
+    let gap = |position, slot, next| {
+        Err(KvError::Gap {
+            place: place(position, slot),
+            next,
+        })
+    };
     assert_eq!(cache.begin(&[place(1, 0)]), gap(1, 0, 0));
     assert_eq!(cache.begin(&[place(0, 0), place(2, 0)]), gap(2, 0, 1));
     assert_eq!(cache.begin(&[place(0, 0), place(0, 0)]), gap(0, 0, 1));
-    assert_eq!(cache.begin(&[place(0, 0), place(0, 7), place(1, 0), place(1, 7)]), Ok(()));
+    assert_eq!(
+        cache.begin(&[place(0, 0), place(0, 7), place(1, 0), place(1, 7)]),
+        Ok(())
+    );
     assert_eq!(cache.begin(&[place(3, 0)]), gap(3, 0, 2));
     // A failed pass changes nothing.
     assert_eq!(cache.begin(&[place(2, 0), place(3, 7)]), gap(3, 7, 2));
@@ -272,7 +354,13 @@ fn rejected_drafts_are_overwritten() {
     // Five drafts, from another sequence's rows, over a block's end.
     let drafts = [Sequence::new(MODEL, n, 2)];
     pass(&mut cache, (level, &pool), &drafts, &rows(62, 67), None);
-    let got = pass(&mut cache, (level, &pool), &sequences, &rows(63 - 1, n), None);
+    let got = pass(
+        &mut cache,
+        (level, &pool),
+        &sequences,
+        &rows(63 - 1, n),
+        None,
+    );
     for (row, p) in got.iter().zip(62..) {
         assert_eq!(bits(row), expected[0][p], "position {p}");
     }
@@ -281,20 +369,47 @@ fn rejected_drafts_are_overwritten() {
 #[test]
 fn shapes_are_checked() {
     for shape in [
-        Shape { n_layers: 0, ..MODEL },
-        Shape { n_heads: 0, ..MODEL },
-        Shape { n_kv_heads: 0, ..MODEL },
-        Shape { n_heads: 10, ..MODEL },
-        Shape { head_dim: 0, ..MODEL },
-        Shape { head_dim: 12, ..MODEL },
-        Shape { n_layers: usize::MAX, ..MODEL },
+        Shape {
+            n_layers: 0,
+            ..MODEL
+        },
+        Shape {
+            n_heads: 0,
+            ..MODEL
+        },
+        Shape {
+            n_kv_heads: 0,
+            ..MODEL
+        },
+        Shape {
+            n_heads: 10,
+            ..MODEL
+        },
+        Shape {
+            head_dim: 0,
+            ..MODEL
+        },
+        Shape {
+            head_dim: 12,
+            ..MODEL
+        },
+        Shape {
+            n_layers: usize::MAX,
+            ..MODEL
+        },
     ] {
         assert_eq!(KvCache::new(shape).err(), Some(KvError::Shape(shape)));
     }
     // A valid shape that no machine has room for.
-    let huge = Shape { n_layers: usize::MAX / (1 << 20), ..MODEL };
+    let huge = Shape {
+        n_layers: usize::MAX / (1 << 20),
+        ..MODEL
+    };
     let mut cache = KvCache::new(huge).unwrap();
-    assert!(matches!(cache.begin(&[place(0, 0)]), Err(KvError::OutOfMemory { .. })));
+    assert!(matches!(
+        cache.begin(&[place(0, 0)]),
+        Err(KvError::OutOfMemory { .. })
+    ));
 }
 
 #[test]

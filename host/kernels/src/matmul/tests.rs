@@ -32,7 +32,10 @@ fn check(sides: [usize; 3]) {
         for (at, (&c, &expected)) in c.iter().zip(&expected).enumerate() {
             let error = (f64::from(c) - expected).abs();
             let bound = 1e-6 * (k as f64).sqrt().max(1.0);
-            assert!(error <= bound, "{level:?} {sides:?} at {at}: {c} is not {expected}");
+            assert!(
+                error <= bound,
+                "{level:?} {sides:?} at {at}: {c} is not {expected}"
+            );
         }
     }
 }
@@ -65,8 +68,10 @@ fn rows_do_not_depend_on_their_batch() {
         let a = numbers.some(130 * k);
         let pools = [Pool::new(0), Pool::new(1), Pool::new(3)];
         for level in Level::all() {
-            let alone: Vec<Vec<f32>> =
-                a.chunks(k).map(|row| product(level, &pools[0], [1, n, k], row, &b)).collect();
+            let alone: Vec<Vec<f32>> = a
+                .chunks(k)
+                .map(|row| product(level, &pools[0], [1, n, k], row, &b))
+                .collect();
             for m in [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 47, 48, 49, 63, 64, 130] {
                 for first in [0, 130 - m] {
                     for pool in &pools {
@@ -93,11 +98,26 @@ fn gaps_between_rows_are_left_alone() {
     let pool = Pool::new(1);
     for level in Level::all() {
         for m in [3, m] {
-            let expected =
-                product(level, &pool, [m, n, k], &packed(&a, lda)[..m * k], &packed(&b, ldb));
+            let expected = product(
+                level,
+                &pool,
+                [m, n, k],
+                &packed(&a, lda)[..m * k],
+                &packed(&b, ldb),
+            );
             let mut c = vec![7.0; m * ldc];
             let (a, b, c_at) = (a.as_ptr(), b.as_ptr(), c.as_mut_ptr());
-            let product = Product { m, n, k, a, lda, b, ldb, c: c_at, ldc };
+            let product = Product {
+                m,
+                n,
+                k,
+                a,
+                lda,
+                b,
+                ldb,
+                c: c_at,
+                ldc,
+            };
             // SAFETY: the vectors hold m, n and m rows of these distances.
             unsafe { product.compute(level, &pool) };
             for (row, expected) in c.chunks(ldc).zip(expected.chunks(n)) {

@@ -39,7 +39,10 @@ fn swiglu_is_its_formula() {
                     let (gate, up) = (f64::from(x[i]), f64::from(x[width + i]));
                     let expected = gate / (1.0 + (-gate).exp()) * up;
                     let error = (f64::from(out[i]) - expected).abs();
-                    assert!(error <= 1e-6 * expected.abs() + 1e-12, "{level:?} {gate} {up}");
+                    assert!(
+                        error <= 1e-6 * expected.abs() + 1e-12,
+                        "{level:?} {gate} {up}"
+                    );
                 }
             }
         }
@@ -52,7 +55,10 @@ fn swiglu_of_extreme_gates() {
         let mut out = [f32::NAN; 4];
         let gate_up = [-1e30, -100.0, 100.0, 1e30, 1.0, 1.0, 2.0, 1.0];
         swiglu_on(level, &Pool::new(0), &gate_up, 4, &mut out);
-        assert!(out[0].abs() < 1e-6 && out[1].abs() < 1e-6, "{level:?}: {out:?}");
+        assert!(
+            out[0].abs() < 1e-6 && out[1].abs() < 1e-6,
+            "{level:?}: {out:?}"
+        );
         assert_eq!(out[2..], [200.0, 1e30], "{level:?}");
     }
 }
@@ -73,7 +79,14 @@ fn rows_do_not_depend_on_their_batch() {
         }
         for r in 0..2 * n_rows {
             let one = r * width..(r + 1) * width;
-            rms_norm_on(level, &alone, &x[one.clone()], &weight, 1e-5, &mut normed[one]);
+            rms_norm_on(
+                level,
+                &alone,
+                &x[one.clone()],
+                &weight,
+                1e-5,
+                &mut normed[one],
+            );
         }
         for n_helpers in [0, 1, 3] {
             let pool = Pool::new(n_helpers);

@@ -12,12 +12,22 @@ struct Case {
 
 /// The value at (row, column) of op(X) for X stored with distance `ld`.
 fn at(x: &[f32], ld: usize, row_major: bool, row: usize, column: usize) -> f64 {
-    f64::from(if row_major { x[row * ld + column] } else { x[column * ld + row] })
+    f64::from(if row_major {
+        x[row * ld + column]
+    } else {
+        x[column * ld + row]
+    })
 }
 
 impl Case {
     fn run(&self) {
-        let Self { order, transposed, sides: [m, n, k], alpha, beta } = *self;
+        let Self {
+            order,
+            transposed,
+            sides: [m, n, k],
+            alpha,
+            beta,
+        } = *self;
         let by_rows = order == ROW_MAJOR;
         // Whether a row of op(X) is contiguous, and the distance of what is not.
         let layout = |transposed: i32, rows: usize, columns: usize| {
@@ -64,7 +74,11 @@ impl Case {
                 let index = if c_rows { i * ldc + j } else { j * ldc + i };
                 touched[index] = true;
                 let error = (f64::from(c[index]) - expected).abs();
-                assert!(error < 1e-4, "{order} {transposed:?} {i} {j}: {} {expected}", c[index]);
+                assert!(
+                    error < 1e-4,
+                    "{order} {transposed:?} {i} {j}: {} {expected}",
+                    c[index]
+                );
             }
         }
         for index in 0..c.len() {
@@ -80,7 +94,14 @@ fn every_order_transpose_and_factor() {
             for b in [AS_IS, TRANSPOSED, CONJUGATE_TRANSPOSED] {
                 for [alpha, beta] in [[1.0, 0.0], [1.0, 1.0], [0.5, -2.0], [0.0, 0.5], [0.0, 0.0]] {
                     for sides in [[1, 1, 1], [3, 5, 7], [20, 9, 33], [4, 3, 0], [1, 40, 17]] {
-                        Case { order, transposed: [a, b], sides, alpha, beta }.run();
+                        Case {
+                            order,
+                            transposed: [a, b],
+                            sides,
+                            alpha,
+                            beta,
+                        }
+                        .run();
                     }
                 }
             }
@@ -97,7 +118,9 @@ fn beta_zero_does_not_read_c() {
             let (pa, pb, pc) = (a.as_ptr(), b.as_ptr(), c.as_mut_ptr());
             // SAFETY: 1 x 1 matrices.
             unsafe {
-                cblas_sgemm(101, 111, transposed, 1, 1, 1, alpha, pa, 1, pb, 1, 0.0, pc, 1);
+                cblas_sgemm(
+                    101, 111, transposed, 1, 1, 1, alpha, pa, 1, pb, 1, 0.0, pc, 1,
+                );
             }
             assert_eq!(c, [expected]);
         }
@@ -121,7 +144,17 @@ fn bad_arguments_change_nothing() {
         c
     };
     assert_eq!(with(&[]), [2.0; 4]);
-    let bad = [(0, 100), (1, 110), (2, 0), (3, -1), (4, -1), (5, -1), (6, 1), (7, 1), (8, 1)];
+    let bad = [
+        (0, 100),
+        (1, 110),
+        (2, 0),
+        (3, -1),
+        (4, -1),
+        (5, -1),
+        (6, 1),
+        (7, 1),
+        (8, 1),
+    ];
     for change in bad {
         assert_eq!(with(&[change]), [7.0; 4], "{change:?}");
     }

@@ -53,13 +53,14 @@ impl<V: Copy> ExpOver<V> {
         }
     }
 
+    /// 1e-38 where the result would be less: nothing beside e^0.
     #[inline(always)]
     pub(crate) fn exp<S: Simd<V = V>>(self, s: S, x: V) -> V {
         let bounded = s.max(self.lowest, x);
         let n = s.round(s.mul(bounded, self.log2));
         let r = s.mul_add(bounded, self.high, s.mul(n, s.splat(-LN_2_HIGH)));
         let r = s.mul_add(n, s.splat(-LN_2_LOW), s.mul_add(bounded, self.low, r));
-        s.keep_at_least(s.scale(exp_near_zero(s, r), n), x, self.lowest)
+        s.scale(exp_near_zero(s, r), n)
     }
 }
 
@@ -72,5 +73,6 @@ fn exp_near_zero<S: Simd>(s: S, r: S::V) -> S::V {
     p = s.mul_add(p, r, s.splat(4.166_579_6e-2));
     p = s.mul_add(p, r, s.splat(0.166_666_66));
     p = s.mul_add(p, r, s.splat(0.500_000_06));
-    s.add(s.mul_add(p, s.mul(r, r), r), s.splat(1.0))
+    p = s.mul_add(p, r, s.splat(1.0));
+    s.mul_add(p, r, s.splat(1.0))
 }

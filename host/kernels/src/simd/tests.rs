@@ -37,11 +37,26 @@ fn exp_is_accurate() {
 #[test]
 fn exp_at_the_ends() {
     for level in Level::all() {
-        let mut ys = [f32::NEG_INFINITY, -1e30, -88.0, 0.0, 88.0, 1e30, f32::INFINITY];
+        let mut ys = [
+            f32::NEG_INFINITY,
+            -1e30,
+            -88.0,
+            0.0,
+            88.0,
+            1e30,
+            f32::INFINITY,
+        ];
         level.run(Exps(&mut ys));
         assert_eq!(ys[..4], [0.0, 0.0, 0.0, 1.0], "{level:?}");
-        assert!((ys[4] / 1.651_636_3e38 - 1.0).abs() < 2e-7, "{level:?}: e^88 = {:e}", ys[4]);
-        assert!(ys[5] > 2e38 && ys[5].is_finite() && ys[6] == ys[5], "{level:?}: {ys:?}");
+        assert!(
+            (ys[4] / 1.651_636_3e38 - 1.0).abs() < 2e-7,
+            "{level:?}: e^88 = {:e}",
+            ys[4]
+        );
+        assert!(
+            ys[5] > 2e38 && ys[5].is_finite() && ys[6] == ys[5],
+            "{level:?}: {ys:?}"
+        );
     }
 }
 
@@ -67,14 +82,18 @@ impl Kernel for Lanes<'_> {
         check(s, s.div(v[0], v[1]), |i| a[i] / b[i]);
         check(s, s.min(v[0], v[1]), |i| a[i].min(b[i]));
         check(s, s.max(v[0], v[1]), |i| a[i].max(b[i]));
-        check(s, s.keep_at_least(v[0], v[1], v[2]), |i| if b[i] >= c[i] { a[i] } else { 0.0 });
+        check(s, s.keep_at_least(v[0], v[1], v[2]), |i| {
+            if b[i] >= c[i] { a[i] } else { 0.0 }
+        });
         let tens = s.mul(v[0], s.splat(10.0));
         check(s, s.round(tens), |i| (a[i] * 10.0).round_ties_even());
         check(s, s.scale(v[1], s.round(tens)), |i| {
             b[i] * (a[i] * 10.0).round_ties_even().exp2()
         });
         let bits = self.0.bits() as u32;
-        check(s, s.blend(bits, v[0], v[1]), |i| if bits >> i & 1 == 1 { a[i] } else { b[i] });
+        check(s, s.blend(bits, v[0], v[1]), |i| {
+            if bits >> i & 1 == 1 { a[i] } else { b[i] }
+        });
         let at_least = s.at_least(v[0], v[1]);
         assert_eq!(at_least, (0..n).map(|i| u32::from(a[i] >= b[i]) << i).sum());
         assert_eq!(s.largest(v[0]), a.iter().copied().fold(-2.0, f32::max));

@@ -1,0 +1,212 @@
+//! A checkpoint from a GGUF file. Its keys and tensors are given the names
+//! that Hugging Face uses, so that a family is written once.
+
+use std::{collections::BTreeMap, path::Path};
+
+use serde_json::{Map, Value, json};
+
+use super::{
+    LoadError,
+    checkpoint::{Checkpoint, GgufTokenizer, Source, Tensor, TokenizerData},
+    families,
+    gguf_header::Header,
+};
+
+/// Keys below the architecture's name, and what Hugging Face calls them.
+const KEYS: [(&str, &str); 10] = [
+    ("block_count", "num_hidden_layers"),
+    ("context_length", "max_position_embeddings"),
+    ("embedding_length", "hidden_size"),
+    ("feed_forward_length", "intermediate_size"),
+    ("attention.head_count", "num_attention_heads"),
+    ("attention.head_count_kv", "num_key_value_heads"),
+    ("attention.key_length", "head_dim"),
+    ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
+    ("rope.freq_base", "rope_theta"),
+    ("expert_count", "num_local_experts"),
+];
+
+/// Parts of a layer, and what Hugging Face calls them.
+const LAYER_TENSORS: [(&str, &str); 9] = [
+    ("attn_norm", "input_layernorm"),
+    ("attn_q", "self_attn.q_proj"),
+    ("attn_k", "self_attn.k_proj"),
+    ("attn_v", "self_attn.v_proj"),
+    ("attn_output", "self_attn.o_proj"),
+    ("ffn_norm", "post_attention_layernorm"),
+    ("ffn_gate", "mlp.gate_proj"),
+    ("ffn_up", "mlp.up_proj"),
+    ("ffn_down", "mlp.down_proj"),
+];
+
+pub(super) fn open(path: &Path) -> Result<Checkpoint, LoadError> {
+    let header = Header::read(path)?;
+    let malformed = |reason: &str| LoadError::Malformed {
+        path: path.to_owned(),
+        format: "GGUF",
+        reason: reason.to_owned(),
+    };
+    let architecture = header
+        .text("general.architecture")
+        .ok_or_else(|| malformed("it does not say its general.architecture"))?
+        .to_owned();
+    families::known(&architecture)?;
+    let tensors = tensors(&header);
+    let config = config(&header, &architecture, &tensors)?;
+    let tokenizer = tokenizer(&header);
+    if tokenizer.model.is_empty() || tokenizer.tokens.is_empty() {
+        return Err(malformed("it has no tokenizer"));
+    }
+    let special = |id: Option<u32>| tokenizer.tokens.get(id? as usize).cloned();
+    let stem = path
+        .file_stem()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
+    Ok(Checkpoint {
+        name: stem,
+        vocabulary_size: families::count(&config, "vocab_size")?,
+        context_length: families::count(&config, "max_position_embeddings")?,
+        end_of_sequence: end_of_sequence(&header),
+        chat_template: header.text("tokenizer.chat_template").map(str::to_owned),
+        bos_token: special(tokenizer.bos),
+        eos_token: special(tokenizer.eos),
+        tokenizer: TokenizerData::Gguf(tokenizer),
+        model_type: architecture,
+        config,
+        tensors,
+        source: Source::Gguf(path.to_owned()),
+    })
+}
+
+fn config(
+    header: &Header,
+    architecture: &str,
+    tensors: &BTreeMap<String, Tensor>,
+) -> Result<Map<String, Value>, LoadError> {
+    let mut config = Map::new();
+    config.insert("model_type".to_owned(), json!(architecture));
+    for (key, name) in KEYS {
+        if let Some(number) = header.number(&format!("{architecture}.{key}")) {
+            config.insert(name.to_owned(), number_value(number));
+        }
+    }
+    // The embedding decides: some files do not say the vocabulary's size, and
+    // some say one without the padding.
+    if let Some(rows) = tensors
+        .get("model.embed_tokens.weight")
+        .and_then(|t| t.shape.first())
+    {
+        config.insert("vocab_size".to_owned(), json!(rows));
+    }
+    let tied = !tensors.contains_key("lm_head.weight");
+    config.insert("tie_word_embeddings".to_owned(), json!(tied));
+    rope_settings(header, architecture, &mut config)?;
+    Ok(config)
+}
+
+fn rope_settings(
+    header: &Header,
+    architecture: &str,
+    config: &mut Map<String, Value>,
+) -> Result<(), LoadError> {
+    let key = |name: &str| format!("{architecture}.rope.{name}");
+    match header.text(&key("scaling.type")) {
+        None | Some("none") => {}
+        Some(kind) => {
+            let mut scaling = Map::new();
+            scaling.insert("rope_type".to_owned(), json!(kind));
+            if let Some(factor) = header.number(&key("scaling.factor")) {
+                scaling.insert("factor".to_owned(), json!(factor));
+            }
+            config.insert("rope_scaling".to_owned(), Value::Object(scaling));
+        }
+    }
+    let heads = header.index(&format!("{architecture}.attention.head_count"));
+    let hidden = header.index(&format!("{architecture}.embedding_length"));
+    let head_dim = header
+        .index(&format!("{architecture}.attention.key_length"))
+        .or_else(|| hidden?.checked_div(heads?));
+    match (header.index(&key("dimension_count")), head_dim) {
+        (Some(rotated), Some(head_dim)) if rotated != head_dim => Err(LoadError::Setting {
+            setting: key("dimension_count"),
+            found: rotated.to_string(),
+            expected: format!("only the whole head, {head_dim}, is supported"),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// A JSON integer where the number is one.
+fn number_value(number: f64) -> Value {
+    if number.fract() == 0.0 && (0.0..9e15).contains(&number) {
+        json!(number as u64)
+    } else {
+        json!(number)
+    }
+}
+
+fn tensors(header: &Header) -> BTreeMap<String, Tensor> {
+    let entry = |(name, shape): &(String, Vec<usize>)| {
+        let tensor = Tensor {
+            shape: shape.clone(),
+            stored_name: name.clone(),
+            quantised: None,
+        };
+        (tensor_name(name), tensor)
+    };
+    header.tensors.iter().map(entry).collect()
+}
+
+/// Hugging Face's name of a tensor; its own where there is none.
+fn tensor_name(name: &str) -> String {
+    let (stem, suffix) = name.rsplit_once('.').unwrap_or((name, ""));
+    let layer_name = || {
+        let (layer, part) = stem.strip_prefix("blk.")?.split_once('.')?;
+        let (_, hugging_face) = LAYER_TENSORS.iter().find(|(gguf, _)| *gguf == part)?;
+        Some(format!("model.layers.{layer}.{hugging_face}.{suffix}"))
+    };
+    match stem {
+        "token_embd" => format!("model.embed_tokens.{suffix}"),
+        "output_norm" => format!("model.norm.{suffix}"),
+        "output" => format!("lm_head.{suffix}"),
+        _ => layer_name().unwrap_or_else(|| name.to_owned()),
+    }
+}
+
+fn tokenizer(header: &Header) -> GgufTokenizer {
+    let key = |name: &str| format!("tokenizer.ggml.{name}");
+    let text = |name: &str| header.text(&key(name)).unwrap_or_default().to_owned();
+    GgufTokenizer {
+        model: text("model"),
+        pre: text("pre"),
+        tokens: header.texts(&key("tokens")).to_vec(),
+        merges: header.texts(&key("merges")).to_vec(),
+        scores: header
+            .numbers(&key("scores"))
+            .iter()
+            .map(|&score| score as f32)
+            .collect(),
+        token_types: header
+            .numbers(&key("token_type"))
+            .iter()
+            .map(|&kind| kind as i32)
+            .collect(),
+        bos: header.index(&key("bos_token_id")),
+        eos: header.index(&key("eos_token_id")),
+        unknown: header.index(&key("unknown_token_id")),
+        add_bos: header.bool(&key("add_bos_token")),
+        add_space_prefix: header.bool(&key("add_space_prefix")),
+    }
+}
+
+/// The ends of a sequence, of a turn and of a message: each ends generation.
+fn end_of_sequence(header: &Header) -> Vec<u32> {
+    let mut ends: Vec<u32> = ["eos_token_id", "eot_token_id", "eom_token_id"]
+        .iter()
+        .filter_map(|key| header.index(&format!("tokenizer.ggml.{key}")))
+        .collect();
+    ends.sort_unstable();
+    ends.dedup();
+    ends
+}

@@ -1,0 +1,82 @@
+//! What a layer computes besides matrix products.
+
+mod host;
+mod plain;
+
+use mlx_rs::{Array, Stream, error::Exception};
+
+use super::Backend;
+use crate::engine::{ModelError, Row};
+
+/// The attention of a model, the same in all of its layers.
+#[derive(Debug, Clone)]
+pub(super) struct Attention {
+    pub(super) n_layers: usize,
+    pub(super) n_heads: usize,
+    pub(super) n_kv_heads: usize,
+    pub(super) head_dim: usize,
+    /// Radians per position of each pair of a head.
+    pub(super) rope_frequencies: Vec<f64>,
+}
+
+impl Attention {
+    /// What query times key is multiplied by.
+    fn scale(&self) -> f32 {
+        (1.0 / (self.head_dim as f64).sqrt()) as f32
+    }
+}
+
+/// The operations of a layer over rows of any sequences, and the keys and
+/// values they remember. Arrays are f32 and have one line per row.
+pub(super) trait Operations {
+    /// The stream to compute on.
+    fn stream(&self) -> &Stream;
+
+    /// Begins a forward pass over `rows`.
+    ///
+    /// # Errors
+    /// When the rows of a slot leave a gap.
+    fn begin(&mut self, rows: &[Row]) -> Result<(), ModelError>;
+
+    /// `x / sqrt(mean(x²) + eps) · weight`, line by line.
+    fn rms_norm(&self, x: &Array, weight: &Array, eps: f32) -> Result<Array, Exception>;
+
+    /// `[n, 2·width]` of gate and up to `[n, width]` of `silu(gate) · up`.
+    fn swiglu(&self, gate_up: &Array, width: usize) -> Result<Array, Exception>;
+
+    /// Turns queries and keys, remembers keys and values in `layer`, and
+    /// attends to all of the row's sequence up to its position.
+    /// `qkv` lines are the query heads, the key heads and the value heads.
+    fn attention(&mut self, layer: usize, qkv: &Array) -> Result<Array, Exception>;
+
+    /// The logits of the lines `wanted` of `x`, into `logits`. Returns when
+    /// the pass is computed.
+    fn logits(
+        &mut self,
+        x: &Array,
+        wanted: &[usize],
+        output: &Output<'_>,
+        logits: &mut Vec<f32>,
+    ) -> Result<(), Exception>;
+
+    /// Forgets a slot's keys and values.
+    fn release(&mut self, slot: u32);
+}
+
+/// What turns the last layer's result into logits.
+pub(super) struct Output<'a> {
+    pub(super) norm: &'a Array,
+    pub(super) eps: f32,
+    /// `[vocabulary, hidden]`.
+    pub(super) head: &'a Array,
+}
+
+pub(super) fn new(
+    backend: Backend,
+    attention: Attention,
+) -> Result<Box<dyn Operations>, ModelError> {
+    Ok(match backend {
+        Backend::Cpu => Box::new(host::HostOperations::new(attention)?),
+        Backend::Mlx => Box::new(plain::PlainOperations::new(attention)),
+    })
+}

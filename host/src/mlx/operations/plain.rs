@@ -1,0 +1,230 @@
+//! A layer's operations as MLX has them, on any of its devices.
+
+use std::collections::BTreeMap;
+
+use mlx_rs::{
+    Array, Stream,
+    error::Exception,
+    fast::{self, ScaledDotProductAttentionMask},
+    ops::{
+        self, concatenate,
+        indexing::{TryIndexMutOp, TryIndexOp},
+    },
+};
+
+use super::{Attention, Operations, Output};
+use crate::engine::{ModelError, Row};
+
+/// Positions by which a cache grows.
+const GROWTH: i32 = 256;
+
+pub(super) struct PlainOperations {
+    stream: Stream,
+    attention: Attention,
+    /// Positions per radian of each pair, as MLX wants it.
+    wavelengths: Array,
+    caches: BTreeMap<u32, Cache>,
+    runs: Vec<Run>,
+    /// Where each row's line is when runs are laid end to end; none if the
+    /// rows already lie so.
+    order: Option<Array>,
+}
+
+/// The rows of one slot in a pass.
+struct Run {
+    slot: u32,
+    position: i32,
+    /// Which rows they are.
+    rows: Vec<i32>,
+}
+
+#[derive(Default)]
+struct Cache {
+    /// Positions held.
+    length: i32,
+    /// Keys and values, `[1, n_kv_heads, capacity, head_dim]`, by layer.
+    layers: Vec<(Array, Array)>,
+}
+
+impl PlainOperations {
+    pub(super) fn new(attention: Attention) -> Self {
+        let wavelengths: Vec<f32> = attention
+            .rope_frequencies
+            .iter()
+            .map(|frequency| (1.0 / frequency) as f32)
+            .collect();
+        Self {
+            stream: Stream::thread_local_or_default(),
+            wavelengths: Array::from_slice(&wavelengths, &[wavelengths.len() as i32]),
+            attention,
+            caches: BTreeMap::new(),
+            runs: Vec::new(),
+            order: None,
+        }
+    }
+
+    fn attend(&mut self, layer: usize, qkv: &Array, run: &Run) -> Result<Array, Exception> {
+        let Attention {
+            n_heads,
+            n_kv_heads,
+            head_dim,
+            ..
+        } = self.attention;
+        let (n_heads, n_kv_heads, head_dim) = (n_heads as i32, n_kv_heads as i32, head_dim as i32);
+        let n_rows = run.rows.len() as i32;
+        let heads = qkv
+            .reshape(&[1, n_rows, n_heads + 2 * n_kv_heads, head_dim])?
+            .transpose_axes(&[0, 2, 1, 3])?;
+        let turn = |x: Array| {
+            fast::rope(
+                &x,
+                head_dim,
+                false,
+                None,
+                1.0,
+                run.position,
+                &self.wavelengths,
+            )
+        };
+        let queries = turn(heads.try_index((.., ..n_heads))?)?;
+        let keys = turn(heads.try_index((.., n_heads..n_heads + n_kv_heads))?)?;
+        let values = heads.try_index((.., n_heads + n_kv_heads..))?;
+        let cache = self.caches.entry(run.slot).or_default();
+        let (keys, values) = cache.append(layer, run.position, &keys, &values)?;
+        let scale = self.attention.scale();
+        let mask = (n_rows > 1).then_some(ScaledDotProductAttentionMask::Causal);
+        fast::scaled_dot_product_attention(&queries, &keys, &values, scale, mask, None)?
+            .transpose_axes(&[0, 2, 1, 3])?
+            .reshape(&[n_rows, n_heads * head_dim])
+    }
+}
+
+impl Operations for PlainOperations {
+    fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    fn begin(&mut self, rows: &[Row]) -> Result<(), ModelError> {
+        let mut by_slot: BTreeMap<u32, Vec<i32>> = BTreeMap::new();
+        for (index, row) in rows.iter().enumerate() {
+            by_slot.entry(row.slot).or_default().push(index as i32);
+        }
+        self.runs.clear();
+        let mut order = vec![0; rows.len()];
+        let mut place = 0;
+        for (slot, indices) in by_slot {
+            let start = rows[indices[0] as usize].position;
+            let cache = self.caches.entry(slot).or_default();
+            for (offset, &index) in indices.iter().enumerate() {
+                let row = rows[index as usize];
+                if row.position != start + offset as u32 || start as i32 > cache.length {
+                    return Err(ModelError(format!(
+                        "position {} of slot {slot} leaves a gap",
+                        row.position
+                    )));
+                }
+                order[index as usize] = place;
+                place += 1;
+            }
+            cache.length = start as i32 + indices.len() as i32;
+            self.runs.push(Run {
+                slot,
+                position: start as i32,
+                rows: indices,
+            });
+        }
+        let sorted = order.is_sorted();
+        self.order = (!sorted).then(|| Array::from_slice(&order, &[order.len() as i32]));
+        Ok(())
+    }
+
+    fn rms_norm(&self, x: &Array, weight: &Array, eps: f32) -> Result<Array, Exception> {
+        fast::rms_norm(x, Some(weight), eps)
+    }
+
+    fn swiglu(&self, gate_up: &Array, width: usize) -> Result<Array, Exception> {
+        let width = width as i32;
+        let gate = gate_up.try_index((.., ..width))?;
+        let up = gate_up.try_index((.., width..))?;
+        gate.multiply(ops::sigmoid(&gate)?)?.multiply(up)
+    }
+
+    fn attention(&mut self, layer: usize, qkv: &Array) -> Result<Array, Exception> {
+        let runs = std::mem::take(&mut self.runs);
+        let outputs: Result<Vec<Array>, Exception> = runs
+            .iter()
+            .map(|run| {
+                let lines = Array::from_slice(&run.rows, &[run.rows.len() as i32]);
+                self.attend(layer, &qkv.take_axis(&lines, 0)?, run)
+            })
+            .collect();
+        self.runs = runs;
+        let outputs = concatenate(&outputs?, 0)?;
+        match &self.order {
+            Some(order) => outputs.take_axis(order, 0),
+            None => Ok(outputs),
+        }
+    }
+
+    fn logits(
+        &mut self,
+        x: &Array,
+        wanted: &[usize],
+        output: &Output<'_>,
+        logits: &mut Vec<f32>,
+    ) -> Result<(), Exception> {
+        if wanted.is_empty() {
+            return x.eval();
+        }
+        let wanted: Vec<i32> = wanted.iter().map(|&row| row as i32).collect();
+        let lines = x.take_axis(Array::from_slice(&wanted, &[wanted.len() as i32]), 0)?;
+        let normed = self.rms_norm(&lines, output.norm, output.eps)?;
+        let rows = normed
+            .matmul(output.head.transpose_axes(&[1, 0])?)?
+            .contiguous()?;
+        let rows = rows
+            .try_as_slice()
+            .map_err(|error| Exception::custom(error.to_string()))?;
+        logits.extend_from_slice(rows);
+        Ok(())
+    }
+
+    fn release(&mut self, slot: u32) {
+        self.caches.remove(&slot);
+    }
+}
+
+impl Cache {
+    /// Writes `keys` and `values` from `position` on, and returns all up to
+    /// their end.
+    fn append(
+        &mut self,
+        layer: usize,
+        position: i32,
+        keys: &Array,
+        values: &Array,
+    ) -> Result<(Array, Array), Exception> {
+        let end = position + keys.dim(2);
+        while self.layers.len() <= layer {
+            self.layers
+                .push((room(keys, GROWTH)?, room(values, GROWTH)?));
+        }
+        let (all_keys, all_values) = &mut self.layers[layer];
+        for (all, new) in [(&mut *all_keys, keys), (&mut *all_values, values)] {
+            if all.dim(2) < end {
+                let missing = (end - all.dim(2) + GROWTH - 1) / GROWTH * GROWTH;
+                *all = concatenate(&[&*all, &room(new, missing)?], 2)?;
+            }
+            all.try_index_mut((.., .., position..end, ..), new)?;
+        }
+        Ok((
+            all_keys.try_index((.., .., ..end, ..))?,
+            all_values.try_index((.., .., ..end, ..))?,
+        ))
+    }
+}
+
+/// Zeros for `n_positions` more.
+fn room(like: &Array, n_positions: i32) -> Result<Array, Exception> {
+    ops::zeros::<f32>(&[1, like.dim(1), n_positions, like.dim(3)])
+}

@@ -1,0 +1,248 @@
+//! What the default model answers, alone and among others.
+
+use std::time::Instant;
+
+use super::*;
+use crate::mlx::{Progress, TokenizerData};
+
+const V: usize = 49_152;
+
+/// Greedy, from the reference implementation: "The capital of France is
+/// Paris.", then the end of the turn.
+const ANSWER: [u32; 8] = [504, 3575, 282, 4649, 314, 7042, 30, 2];
+
+#[test]
+fn the_default_model_describes_itself() {
+    let checkpoint = Checkpoint::open(&default_model_path()).unwrap();
+    assert_eq!(checkpoint.model_type, "llama");
+    assert_eq!(checkpoint.vocabulary_size, 49_152);
+    assert_eq!(checkpoint.context_length, 8192);
+    assert_eq!(checkpoint.end_of_sequence, [2]);
+    assert_eq!(checkpoint.bos_token.as_deref(), Some("<|im_start|>"));
+    assert_eq!(checkpoint.eos_token.as_deref(), Some("<|im_end|>"));
+    assert!(
+        checkpoint
+            .chat_template
+            .unwrap()
+            .contains("add_generation_prompt")
+    );
+    let TokenizerData::Gguf(tokenizer) = checkpoint.tokenizer else {
+        panic!("not GGUF")
+    };
+    assert_eq!(
+        (tokenizer.model.as_str(), tokenizer.pre.as_str()),
+        ("gpt2", "smollm")
+    );
+    assert_eq!(tokenizer.tokens.len(), 49_152);
+    assert_eq!(tokenizer.merges.len(), 48_900);
+    assert_eq!(tokenizer.token_types[..3], [3, 3, 3]);
+    assert_eq!(tokenizer.add_bos, Some(false));
+}
+
+#[test]
+fn it_answers_alike_alone_and_in_every_company() {
+    let mut reports: Vec<Progress> = Vec::new();
+    let checkpoint = Checkpoint::open(&default_model_path()).unwrap();
+    let mut model = load(&checkpoint, Backend::Cpu, &mut |progress| {
+        reports.push(progress)
+    })
+    .unwrap();
+    assert!(reports.is_sorted_by_key(|progress| progress.done_bytes));
+    let last = reports.last().unwrap();
+    assert_eq!(last.done_bytes, last.total_bytes);
+
+    let model = model.as_mut();
+    assert_eq!(solo(model, &PROMPT, ANSWER.len()).0, ANSWER);
+    prompt_chunks_do_not_matter(model);
+    batch_size_does_not_matter(model);
+    joining_late_does_not_matter(model);
+    wrong_rows_are_refused(model);
+}
+
+/// Greedy tokens and their logits, the sequence alone in slot 0.
+fn solo(model: &mut dyn Model, prompt: &[u32], n: usize) -> (Vec<u32>, Vec<Vec<u32>>) {
+    let (mut tokens, mut logits) = (vec![], vec![]);
+    model.forward(&rows(0, 0, prompt)).unwrap();
+    for index in 0..n {
+        let token = greedy(model.logits());
+        logits.push(bits(model.logits()));
+        tokens.push(token);
+        model
+            .forward(&rows(0, prompt.len() + index, &[token]))
+            .unwrap();
+    }
+    model.release(0);
+    (tokens, logits)
+}
+
+/// One prompt whole, in chunks, and token by token as decoding does it.
+fn prompt_chunks_do_not_matter(model: &mut dyn Model) {
+    let mut whole = rows(0, 0, &PROMPT);
+    whole.iter_mut().for_each(|row| row.wants_logits = true);
+    model.forward(&whole).unwrap();
+    let expected: Vec<_> = model.logits().chunks_exact(V).map(bits).collect();
+    assert_eq!(expected.len(), PROMPT.len());
+    model.release(0);
+    for chunk in [1, 2, 3, 7, 16, 36] {
+        for (index, tokens) in PROMPT.chunks(chunk).enumerate() {
+            let start = index * chunk;
+            model.forward(&rows(0, start, tokens)).unwrap();
+            let last = start + tokens.len() - 1;
+            assert!(
+                bits(model.logits()) == expected[last],
+                "chunks of {chunk}, position {last}"
+            );
+        }
+        model.release(0);
+    }
+}
+
+/// Sixteen different prompts, the last token of each decoded in batches of 1
+/// to 16.
+fn batch_size_does_not_matter(model: &mut dyn Model) {
+    let prompts: Vec<&[u32]> = (0..16).map(|index| &PROMPT[index..20 + index]).collect();
+    let expected: Vec<_> = (0..)
+        .zip(&prompts)
+        .map(|(slot, prompt)| {
+            model.forward(&rows(slot, 0, prompt)).unwrap();
+            bits(model.logits())
+        })
+        .collect();
+    for n_rows in 1..=16 {
+        // Writes the last position once more.
+        let batch: Vec<Row> = (0..)
+            .zip(&prompts[..n_rows])
+            .flat_map(|(slot, prompt)| rows(slot, prompt.len() - 1, &prompt[prompt.len() - 1..]))
+            .collect();
+        model.forward(&batch).unwrap();
+        for (slot, row) in model.logits().chunks_exact(V).enumerate() {
+            assert!(bits(row) == expected[slot], "row {slot} of {n_rows}");
+        }
+    }
+    (0..16).for_each(|slot| model.release(slot));
+}
+
+/// Five sequences that join one after the other, their prompts in chunks
+/// while the others decode.
+fn joining_late_does_not_matter(model: &mut dyn Model) {
+    const N: usize = 8;
+    let prompts: Vec<&[u32]> = (0..5).map(|index| &PROMPT[3 * index..]).collect();
+    let expected: Vec<_> = prompts
+        .iter()
+        .map(|prompt| solo(model, prompt, N))
+        .collect();
+    let mut contexts: Vec<Vec<u32>> = prompts.iter().map(|prompt| prompt.to_vec()).collect();
+    let mut computed = [0; 5];
+    let mut n_tokens = [0; 5];
+    for step in 0.. {
+        let mut batch = vec![];
+        let mut slots = vec![];
+        for slot in 0..5 {
+            let end = contexts[slot].len().min(computed[slot] + 6);
+            if step < 3 * slot || n_tokens[slot] == N {
+                continue;
+            }
+            let mut more = rows(
+                slot as u32,
+                computed[slot],
+                &contexts[slot][computed[slot]..end],
+            );
+            let complete = end == contexts[slot].len();
+            more.last_mut().unwrap().wants_logits = complete;
+            batch.extend(more);
+            slots.extend(complete.then_some(slot));
+            computed[slot] = end;
+        }
+        if batch.is_empty() {
+            break;
+        }
+        model.forward(&batch).unwrap();
+        assert_eq!(model.logits().len(), slots.len() * V);
+        for (row, slot) in model.logits().chunks_exact(V).zip(slots) {
+            let (tokens, logits) = &expected[slot];
+            assert!(
+                bits(row) == logits[n_tokens[slot]],
+                "slot {slot}, token {}",
+                n_tokens[slot]
+            );
+            contexts[slot].push(tokens[n_tokens[slot]]);
+            n_tokens[slot] += 1;
+        }
+    }
+    assert_eq!(n_tokens, [N; 5]);
+    (0..5).for_each(|slot| model.release(slot));
+}
+
+fn wrong_rows_are_refused(model: &mut dyn Model) {
+    for (token, position, word) in [(49_152, 0, "vocabulary"), (7, 8192, "context"), (7, 1, "")] {
+        let row = Row {
+            token,
+            position,
+            slot: 0,
+            wants_logits: true,
+        };
+        let error = model.forward(&[row]).unwrap_err().to_string();
+        assert!(error.contains(word), "{error}");
+        assert!(model.logits().is_empty());
+    }
+    model.release(0);
+    model.forward(&[]).unwrap();
+    assert!(model.logits().is_empty());
+}
+
+/// MLX's own operations are what a GPU computes with.
+#[test]
+fn host_operations_agree_with_mlx() {
+    let path = default_model_path();
+    let mut host = open(&path, Backend::Cpu);
+    let mut plain = open(&path, Backend::Mlx);
+    let mut largest = 0.0_f32;
+    let mut compare = |batch: &[Row]| {
+        host.forward(batch).unwrap();
+        plain.forward(batch).unwrap();
+        largest = largest.max(largest_difference(host.logits(), plain.logits()));
+    };
+    let mut prompt = rows(3, 0, &PROMPT);
+    prompt.iter_mut().for_each(|row| row.wants_logits = true);
+    compare(&prompt);
+    compare(&rows(1, 0, &PROMPT[4..9]));
+    // Decode and prefill rows of three slots, interleaved.
+    let (joining, early) = (rows(2, 0, &PROMPT[..3]), rows(1, 5, &PROMPT[9..11]));
+    let late = rows(3, PROMPT.len(), &ANSWER[..1]);
+    compare(&[
+        joining[0], early[0], joining[1], late[0], early[1], joining[2],
+    ]);
+    compare(&rows(3, PROMPT.len() + 1, &ANSWER[1..]));
+    println!("largest difference of a logit: {largest:e}");
+    assert!(largest < 1e-3, "{largest:e}");
+}
+
+#[test]
+#[ignore = "prints times; run alone: cargo test --release -p sluice step_times -- --ignored --nocapture"]
+fn step_times() {
+    let mut model = open(&default_model_path(), Backend::Cpu);
+    for n_rows in [1, 8, 16] {
+        let mut batch: Vec<Row> = vec![];
+        for slot in 0..n_rows {
+            model.forward(&rows(slot, 0, &PROMPT)).unwrap();
+            batch.extend(rows(slot, PROMPT.len(), &[greedy(model.logits())]));
+        }
+        let mut times: Vec<f64> = (0..64)
+            .map(|_| {
+                let start = Instant::now();
+                model.forward(&batch).unwrap();
+                for (row, logits) in batch.iter_mut().zip(model.logits().chunks_exact(V)) {
+                    row.token = sluice_kernels::row::argmax(logits).unwrap();
+                    row.position += 1;
+                }
+                start.elapsed().as_secs_f64() * 1e3
+            })
+            .collect();
+        times.sort_by(f64::total_cmp);
+        println!(
+            "B = {n_rows}: median {:.1} ms, least {:.1} ms",
+            times[32], times[0]
+        );
+        (0..n_rows).for_each(|slot| model.release(slot));
+    }
+}
