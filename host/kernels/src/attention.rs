@@ -55,7 +55,14 @@ impl KvCache {
         sin: &[f32],
         out: &mut [f32],
     ) {
-        self.attend_on(Level::best(), Pool::shared(), layer, kernel, [qkv, cos, sin], out);
+        self.attend_on(
+            Level::best(),
+            Pool::shared(),
+            layer,
+            kernel,
+            [qkv, cos, sin],
+            out,
+        );
     }
 
     fn attend_on(
@@ -70,7 +77,11 @@ impl KvCache {
         let shape = *self.shape();
         let n_rows = self.rows().len();
         assert!(layer < shape.n_layers, "there is no layer {layer}");
-        assert_eq!(qkv.len(), n_rows * shape.qkv_width(), "queries, keys and values");
+        assert_eq!(
+            qkv.len(),
+            n_rows * shape.qkv_width(),
+            "queries, keys and values"
+        );
         assert_eq!(out.len(), n_rows * shape.out_width(), "output");
         assert_eq!(cos.len(), sin.len(), "cosines and sines");
         let n_pairs = cos.len().checked_div(n_rows).unwrap_or(0);
@@ -81,15 +92,34 @@ impl KvCache {
         }
         self.queries_mut().resize(n_rows * shape.out_width(), 0.0);
         let queries = self.queries_mut().as_mut_ptr();
-        let write = Write { cache: self, layer, qkv, cos, sin, n_pairs, scale: kernel.scale, queries };
+        let write = Write {
+            cache: self,
+            layer,
+            qkv,
+            cos,
+            sin,
+            n_pairs,
+            scale: kernel.scale,
+            queries,
+        };
         let n_threads = threads(pool, qkv.len());
         let height = if n_threads == 1 { n_rows } else { 8 };
         pool.for_each(n_rows.div_ceil(height), n_threads, |piece| {
             level.run(write.rows(piece * height..((piece + 1) * height).min(n_rows)));
         });
 
-        let attend = Attend { cache: self, layer, window: kernel.window, queries, out: out.as_mut_ptr() };
-        let n_seen: usize = self.rows().iter().map(|row| attend.seen(row.position).len()).sum();
+        let attend = Attend {
+            cache: self,
+            layer,
+            window: kernel.window,
+            queries,
+            out: out.as_mut_ptr(),
+        };
+        let n_seen: usize = self
+            .rows()
+            .iter()
+            .map(|row| attend.seen(row.position).len())
+            .sum();
         let n_threads = threads(pool, n_seen * shape.out_width());
         // Later positions cost more: begin with them.
         let n_units = n_rows * shape.n_kv_heads;

@@ -35,7 +35,12 @@ impl Buffer {
         // SAFETY: `skip` is below a line, and the allocation is a line longer
         // than `len`; it is a multiple of 4, as the layout is aligned to 4.
         let start = unsafe { raw.add(skip) }.cast::<f32>();
-        Some(Self { start, len, raw, layout })
+        Some(Self {
+            start,
+            len,
+            raw,
+            layout,
+        })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -71,7 +76,9 @@ pub(crate) fn with_scratch<R>(len: usize, work: impl FnOnce(*mut f32) -> R) -> R
             *scratch = None;
             *scratch = Buffer::new(len.next_power_of_two());
         }
-        let buffer = scratch.as_ref().unwrap_or_else(|| panic!("no memory for {len} values"));
+        let buffer = scratch
+            .as_ref()
+            .unwrap_or_else(|| panic!("no memory for {len} values"));
         work(buffer.as_mut_ptr())
     })
 }

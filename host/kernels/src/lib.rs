@@ -26,6 +26,12 @@
 #![allow(clippy::inline_always)]
 // m, n and k are what everyone calls the sides of a product.
 #![allow(clippy::many_single_char_names)]
+// A lane, row or column is an index into several arrays at once.
+#![allow(clippy::needless_range_loop)]
+// All of `std::arch` carries its instruction set in its name.
+#![allow(clippy::wildcard_imports)]
+// Tests compare bits, or numbers that are exact.
+#![cfg_attr(test, allow(clippy::float_cmp))]
 
 pub mod attention;
 mod buffer;
@@ -36,6 +42,8 @@ pub mod row;
 #[cfg(target_os = "linux")]
 mod sgemm;
 mod simd;
+#[cfg(test)]
+mod testing;
 
 pub use matmul::matmul_nt;
 #[cfg(target_os = "linux")]

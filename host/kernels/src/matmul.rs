@@ -22,7 +22,7 @@ const WORTH_A_THREAD: usize = 64 * 1024;
 const PIECES: usize = 4;
 /// From this many rows on, copying the operands into the order in which tiles
 /// read them pays.
-const PACKED_ROWS: usize = 48;
+const PACKED_ROWS: usize = 24;
 /// Values of A that a thread works on at once: half of a small second-level
 /// cache.
 const A_BLOCK: usize = 128 * 1024;
@@ -51,8 +51,20 @@ pub(crate) fn matmul_nt_on(
     assert_eq!(Some(b.len()), n.checked_mul(k), "B is not {n} x {k}");
     assert_eq!(Some(c.len()), m.checked_mul(n), "C is not {m} x {n}");
     let (a, b, c) = (a.as_ptr(), b.as_ptr(), c.as_mut_ptr());
+    let (lda, ldb, ldc) = (k, k, n);
+    let product = Product {
+        m,
+        n,
+        k,
+        a,
+        lda,
+        b,
+        ldb,
+        c,
+        ldc,
+    };
     // SAFETY: the slices hold what the shapes say, and C is borrowed mutably.
-    unsafe { Product { m, n, k, a, lda: k, b, ldb: k, c, ldc: n }.compute(level, pool) };
+    unsafe { product.compute(level, pool) };
 }
 
 /// A product in memory: sides, and each matrix with the distance between its
@@ -84,11 +96,18 @@ impl Product {
         }
         let work = m.saturating_mul(n).saturating_mul(k);
         let n_threads = (work / WORTH_A_THREAD).clamp(1, pool.n_threads());
-        let wanted_pieces = if n_threads == 1 { 1 } else { n_threads * PIECES };
+        let wanted_pieces = if n_threads == 1 {
+            1
+        } else {
+            n_threads * PIECES
+        };
         if m < PACKED_ROWS {
             let width = n.div_ceil(wanted_pieces).next_multiple_of(N);
             pool.for_each(n.div_ceil(width), n_threads, |piece| {
-                level.run(Direct { product: self, columns: part(piece, width, n) });
+                level.run(Direct {
+                    product: self,
+                    columns: part(piece, width, n),
+                });
             });
         } else {
             let height = (A_BLOCK / k.max(1)).clamp(16, 256).min(m);
@@ -102,7 +121,12 @@ impl Product {
                 let rows = part(piece / n_strips, height, m);
                 let columns = part(piece % n_strips, width, n);
                 with_scratch((height + 8 + N) * (k + 16), |scratch| {
-                    level.run(Packed { product: self, rows, columns, scratch });
+                    level.run(Packed {
+                        product: self,
+                        rows,
+                        columns,
+                        scratch,
+                    });
                 });
             });
         }
@@ -166,52 +190,69 @@ impl Kernel for Direct<'_> {
 #[inline(always)]
 unsafe fn direct<S: Simd, const M: usize>(s: S, product: &Product, columns: Range<usize>) {
     let mut j = columns.start;
-    while j + N <= columns.end {
-        // SAFETY: columns j to j + 4 are the caller's.
-        unsafe { panel::<S, M, N>(s, product, j) };
-        j += N;
-    }
-    while j < columns.end {
-        // SAFETY: column j is the caller's.
-        unsafe { panel::<S, M, 1>(s, product, j) };
-        j += 1;
+    // SAFETY: the columns from j on, four or one, are the caller's.
+    unsafe {
+        while j + N <= columns.end {
+            // The tiles of a panel share in prefetching the next one.
+            match product.m.div_ceil(M) {
+                1 => panel::<S, M, N, 4>(s, product, j),
+                2 | 3 => panel::<S, M, N, 2>(s, product, j),
+                _ => panel::<S, M, N, 1>(s, product, j),
+            }
+            j += N;
+        }
+        while j < columns.end {
+            panel::<S, M, 1, 1>(s, product, j);
+            j += 1;
+        }
     }
 }
 
-/// All rows of `W` columns of C from column `j`.
+/// All rows of `W` columns of C from column `j`, in tiles of `M` rows, each of
+/// which prefetches `AHEAD` rows of B.
 ///
 /// # Safety
 /// The columns lie within the product, and their part of C is the caller's.
 #[inline(always)]
-unsafe fn panel<S: Simd, const M: usize, const W: usize>(s: S, product: &Product, j: usize) {
-    let mut i = 0;
+unsafe fn panel<S: Simd, const M: usize, const W: usize, const AHEAD: usize>(
+    s: S,
+    product: &Product,
+    j: usize,
+) {
+    let (mut i, mut ahead) = (0, 0);
     // SAFETY: rows i to i + M, or what is left of them, lie within the product.
     unsafe {
         while i + M <= product.m {
-            tile::<S, M, W>(s, product, i, j);
+            tile::<S, M, W, AHEAD>(s, product, i, j, ahead);
             i += M;
+            ahead = (ahead + AHEAD) % W;
         }
         match product.m - i {
-            1 => tile::<S, 1, W>(s, product, i, j),
-            2 => tile::<S, 2, W>(s, product, i, j),
-            3 => tile::<S, 3, W>(s, product, i, j),
+            1 => tile::<S, 1, W, AHEAD>(s, product, i, j, ahead),
+            2 => tile::<S, 2, W, AHEAD>(s, product, i, j, ahead),
+            3 => tile::<S, 3, W, AHEAD>(s, product, i, j, ahead),
             _ => {}
         }
     }
 }
 
-/// `M` rows by `W` columns of C from (`i`, `j`).
+/// `M` rows by `W` columns of C from (`i`, `j`); prefetches the next panel's
+/// rows from `ahead` on.
 ///
 /// # Safety
 /// They lie within the product, and this part of C is the caller's.
 #[inline(always)]
-unsafe fn tile<S: Simd, const M: usize, const W: usize>(s: S, p: &Product, i: usize, j: usize) {
+unsafe fn tile<S: Simd, const M: usize, const W: usize, const AHEAD: usize>(
+    s: S,
+    p: &Product,
+    i: usize,
+    j: usize,
+    ahead: usize,
+) {
     // SAFETY: the rows of A and B lie within the product and are k long.
     unsafe {
         let (a, b) = (p.a_row(i), p.b_row(j));
-        // The rows of B that the next panel reads, shared out over the tiles
-        // of this one. A prefetch may name any address.
-        let ahead = b.wrapping_add((W + i / M % W) * p.ldb);
+        let next = b.wrapping_add((W + ahead) * p.ldb); // perhaps past the end
         let mut acc = [[s.splat(0.0); W]; M];
         let mut at = 0;
         while at + S::LANES <= p.k {
@@ -219,8 +260,8 @@ unsafe fn tile<S: Simd, const M: usize, const W: usize>(s: S, p: &Product, i: us
             for w in 0..W {
                 columns[w] = s.load(b.add(w * p.ldb + at));
             }
-            if M > 1 {
-                s.prefetch(ahead.wrapping_add(at));
+            for row in 0..AHEAD {
+                s.prefetch(next.wrapping_add(row * p.ldb + at));
             }
             for m in 0..M {
                 let row = s.load(a.add(m * p.lda + at));
@@ -305,15 +346,26 @@ unsafe fn packed<S: Simd, const M: usize>(
         let (b_copy, a_copy) = (scratch, scratch.add(b_panel));
         for (t, i) in rows.clone().step_by(M).enumerate() {
             let height = M.min(rows.end - i);
-            pack::<S, M>(s, product.k, height, product.a_row(i), product.lda, a_copy.add(t * a_tile));
+            pack::<S, M>(
+                s,
+                product.k,
+                height,
+                product.a_row(i),
+                product.lda,
+                a_copy.add(t * a_tile),
+            );
         }
         for j in columns.clone().step_by(N) {
             let width = N.min(columns.end - j);
             pack::<S, N>(s, product.k, width, product.b_row(j), product.ldb, b_copy);
             for (t, i) in rows.clone().step_by(M).enumerate() {
-                let sums = packed_tile::<S, M>(s, n_steps, a_copy.add(t * a_tile), b_copy);
+                // The tiles share in prefetching the next panel.
+                let next = product.b.wrapping_add((j + N + t % N) * product.ldb);
+                let sums = packed_tile::<S, M>(s, n_steps, a_copy.add(t * a_tile), b_copy, next);
                 for m in 0..M.min(rows.end - i) {
-                    product.c_at(i + m, j).copy_from_nonoverlapping(sums[m].as_ptr(), width);
+                    product
+                        .c_at(i + m, j)
+                        .copy_from_nonoverlapping(sums[m].as_ptr(), width);
                 }
             }
         }
@@ -354,7 +406,7 @@ unsafe fn pack<S: Simd, const R: usize>(
     }
 }
 
-/// The elements of a tile from packed operands.
+/// The elements of a tile from packed operands. Prefetches the row `next`.
 ///
 /// # Safety
 /// `a` holds `n_steps` of M vectors, `b` of N vectors.
@@ -364,11 +416,13 @@ unsafe fn packed_tile<S: Simd, const M: usize>(
     n_steps: usize,
     a: *const f32,
     b: *const f32,
+    next: *const f32,
 ) -> [[f32; N]; M] {
     let mut acc = [[s.splat(0.0); N]; M];
     for step in 0..n_steps {
         // SAFETY: within the packed operands.
         unsafe {
+            s.prefetch(next.wrapping_add(step * S::LANES));
             let (a, b) = (a.add(step * M * S::LANES), b.add(step * N * S::LANES));
             let mut columns = [s.splat(0.0); N];
             for w in 0..N {

@@ -22,7 +22,12 @@ fn rms_norm_on(level: Level, pool: &Pool, x: &[f32], weight: &[f32], eps: f32, o
     assert_eq!(x.len(), out.len(), "input and output differ in length");
     let width = weight.len();
     each_row(pool, width, x, width, out, &|x, out| {
-        level.run(RmsNorm { x, weight, eps, out });
+        level.run(RmsNorm {
+            x,
+            weight,
+            eps,
+            out,
+        });
     });
 }
 
@@ -36,7 +41,11 @@ pub fn swiglu(gate_up: &[f32], width: usize, out: &mut [f32]) {
 }
 
 fn swiglu_on(level: Level, pool: &Pool, gate_up: &[f32], width: usize, out: &mut [f32]) {
-    assert_eq!(Some(gate_up.len()), out.len().checked_mul(2), "the input is not gate and up");
+    assert_eq!(
+        Some(gate_up.len()),
+        out.len().checked_mul(2),
+        "the input is not gate and up"
+    );
     each_row(pool, 2 * width, gate_up, width, out, &|gate_up, out| {
         let (gate, up) = gate_up.split_at(width);
         level.run(SwiGlu { gate, up, out });
@@ -71,18 +80,25 @@ fn each_row(
         return;
     }
     let n_rows = out.len().checked_div(out_width).unwrap_or(0);
-    assert_eq!(n_rows * out_width, out.len(), "the output is not whole rows of {out_width}");
+    assert_eq!(
+        n_rows * out_width,
+        out.len(),
+        "the output is not whole rows of {out_width}"
+    );
     let n_threads = (out.len() / WORTH_A_THREAD).clamp(1, pool.n_threads());
-    let n_pieces = if n_threads == 1 { 1 } else { (4 * n_threads).min(n_rows) };
+    let n_pieces = if n_threads == 1 {
+        1
+    } else {
+        (4 * n_threads).min(n_rows)
+    };
     let height = n_rows.div_ceil(n_pieces);
     let to = Shared(out.as_mut_ptr());
     pool.for_each(n_rows.div_ceil(height), n_threads, |piece| {
         for r in piece * height..((piece + 1) * height).min(n_rows) {
             // SAFETY: row r lies within `out`, which is borrowed mutably, and
             // is in no other piece.
-            let row = unsafe {
-                std::slice::from_raw_parts_mut(to.get().add(r * out_width), out_width)
-            };
+            let row =
+                unsafe { std::slice::from_raw_parts_mut(to.get().add(r * out_width), out_width) };
             work(&x[r * x_width..(r + 1) * x_width], row);
         }
     });
@@ -157,9 +173,15 @@ impl Kernel for SwiGlu<'_> {
         // SAFETY: the three slices are `width` long; the loops stay below it.
         unsafe {
             for at in (0..whole).step_by(S::LANES) {
-                s.store(out.add(at), gated(s, s.load(gate.add(at)), s.load(up.add(at))));
+                s.store(
+                    out.add(at),
+                    gated(s, s.load(gate.add(at)), s.load(up.add(at))),
+                );
             }
-            let (g, u) = (s.load_part(gate.add(whole), rest), s.load_part(up.add(whole), rest));
+            let (g, u) = (
+                s.load_part(gate.add(whole), rest),
+                s.load_part(up.add(whole), rest),
+            );
             s.store_part(out.add(whole), gated(s, g, u), rest);
         }
     }

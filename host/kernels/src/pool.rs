@@ -65,7 +65,8 @@ impl Helper {
             // keeps it alive and unchanged until `state` changes again.
             let task = unsafe { (*self.task.get()).map(|task| &*task) };
             let ended = catch_unwind(AssertUnwindSafe(|| task.map(|task| task())));
-            self.state.store(if ended.is_ok() { IDLE } else { FAILED }, Ordering::Release);
+            self.state
+                .store(if ended.is_ok() { IDLE } else { FAILED }, Ordering::Release);
         }
     }
 
@@ -104,9 +105,7 @@ impl Pool {
     /// The pool of this process, with a helper for each core but one.
     pub(crate) fn shared() -> &'static Self {
         static SHARED: OnceLock<Pool> = OnceLock::new();
-        SHARED.get_or_init(|| {
-            Self::new(thread::available_parallelism().map_or(0, |n| n.get() - 1))
-        })
+        SHARED.get_or_init(|| Self::new(thread::available_parallelism().map_or(0, |n| n.get() - 1)))
     }
 
     /// Starts `n_helpers` threads, or as many as the system grants.
@@ -122,7 +121,10 @@ impl Pool {
                 .spawn(move || helper.serve());
             spawned.ok().map(|thread| (helper, thread.thread().clone()))
         });
-        Self { turn: Mutex::new(()), helpers: helpers.collect() }
+        Self {
+            turn: Mutex::new(()),
+            helpers: helpers.collect(),
+        }
     }
 
     /// How many threads can work at once, the caller included.
@@ -169,7 +171,10 @@ impl Pool {
                 thread.unpark();
             }
         }
-        let mut posted = Posted { helpers, failed: false };
+        let mut posted = Posted {
+            helpers,
+            failed: false,
+        };
         task();
         posted.settle();
         assert!(!posted.failed, "a helper thread of the kernels panicked");
@@ -189,12 +194,10 @@ impl Posted<'_> {
     fn settle(&mut self) {
         for (helper, _) in std::mem::take(&mut self.helpers) {
             let state = &helper.state;
+            let taken_back =
+                state.compare_exchange(POSTED, IDLE, Ordering::Acquire, Ordering::Acquire);
+            let Err(mut seen) = taken_back else { continue };
             let mut looks = 0;
-            let mut seen =
-                match state.compare_exchange(POSTED, IDLE, Ordering::Acquire, Ordering::Acquire) {
-                    Ok(_) => continue,
-                    Err(seen) => seen,
-                };
             while seen == RUNNING {
                 looks += 1;
                 if looks > PATIENCE {
@@ -217,6 +220,8 @@ impl Drop for Posted<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::PoisonError;
+
     use super::*;
 
     #[test]
@@ -267,7 +272,8 @@ mod tests {
                 thread::yield_now();
             }
             if thread::current().id() != here {
-                *other.lock().unwrap_or_else(|e| e.into_inner()) = Some(thread::current().id());
+                *other.lock().unwrap_or_else(PoisonError::into_inner) =
+                    Some(thread::current().id());
             }
         });
         assert!(other.into_inner().is_ok_and(|id| id.is_some()));

@@ -5,7 +5,7 @@ mod top_k;
 
 pub use top_k::{argmax, top_k};
 
-use crate::simd::{Kernel, Level, Simd, exp};
+use crate::simd::{ExpOver, Kernel, Level, Simd};
 
 /// What is left of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,14 +24,19 @@ pub fn check(row: &[f32]) -> Result<RowState, usize> {
     Level::best().run(Check { row })
 }
 
-/// ln Σ e^(logit / temperature) over the tokens that are not banned, with an
-/// absolute error below 1e-6 beside that of the f64 it is returned in; negative
-/// infinity if all are banned.
+/// ln Σ e^(logit / temperature) over the tokens that are not banned; negative
+/// infinity if all are. The absolute error is below 1e-6, beside that of the
+/// f64 itself.
 ///
-/// `temperature` is above 0 and finite, and [`check`] has passed the row;
-/// otherwise the result means nothing.
+/// `temperature` is above 0; below 1e-30 it counts as that, above 1e30 as that.
+/// [`check`] has passed the row.
 pub fn log_sum_exp(row: &[f32], temperature: f32) -> f64 {
-    let (largest, sum) = Level::best().run(LogSumExp { row, temperature });
+    log_sum_exp_on(Level::best(), row, temperature)
+}
+
+fn log_sum_exp_on(level: Level, row: &[f32], temperature: f32) -> f64 {
+    let temperature = temperature.clamp(1e-30, 1e30);
+    let (largest, sum) = level.run(LogSumExp { row, temperature });
     if largest == f32::NEG_INFINITY {
         return f64::NEG_INFINITY;
     }
@@ -73,7 +78,11 @@ impl Kernel for Check<'_> {
             }
             open |= s.at_least(v, least) & (all >> (S::LANES - n));
         }
-        Ok(if open == 0 { RowState::AllBanned } else { RowState::Open })
+        Ok(if open == 0 {
+            RowState::AllBanned
+        } else {
+            RowState::Open
+        })
     }
 }
 
@@ -84,7 +93,13 @@ impl Kernel for Check<'_> {
 #[inline(always)]
 unsafe fn load<S: Simd>(s: S, from: *const f32, n: usize) -> S::V {
     // SAFETY: as above.
-    unsafe { if n == S::LANES { s.load(from) } else { s.load_part(from, n) } }
+    unsafe {
+        if n == S::LANES {
+            s.load(from)
+        } else {
+            s.load_part(from, n)
+        }
+    }
 }
 
 /// The largest value, negative infinity for an empty row.
@@ -110,9 +125,9 @@ struct LogSumExp<'a> {
     temperature: f32,
 }
 
-/// Values whose exponentials are added in f32, lane by lane, before the sum
-/// goes on in f64.
-const CHUNK: usize = 512;
+/// Vectors of exponentials that are added in f32 before the sum goes on in f64:
+/// equal values round in the same direction again and again.
+const F32_SUM: usize = 16;
 
 impl Kernel for LogSumExp<'_> {
     /// The largest logit, and Σ e^((logit - largest) / temperature).
@@ -124,53 +139,23 @@ impl Kernel for LogSumExp<'_> {
         if top == f32::NEG_INFINITY {
             return (top, 0.0);
         }
-        // 1 / temperature in two parts: rounded to one f32, it would be off in
-        // the same direction for every logit.
-        let inverse = 1.0 / f64::from(self.temperature);
-        let high = inverse as f32;
-        let scaled = Scaled {
-            top: s.splat(top),
-            // Below this e^x is 0, and infinities would meet.
-            lowest: s.splat(-110.0 * self.temperature),
-            high: s.splat(high),
-            low: s.splat((inverse - f64::from(high)) as f32),
-        };
+        let tops = s.splat(top);
+        let over = ExpOver::new(s, self.temperature);
         let mut total = 0.0;
-        for chunk in self.row.chunks(CHUNK) {
+        for chunk in self.row.chunks(F32_SUM * S::LANES) {
             let whole = chunk.len() - chunk.len() % S::LANES;
             let mut sum = s.splat(0.0);
             for at in (0..whole).step_by(S::LANES) {
                 // SAFETY: within the whole vectors of the chunk.
                 let v = unsafe { s.load(chunk.as_ptr().add(at)) };
-                sum = s.add(sum, scaled.exp(s, v));
+                sum = s.add(sum, over.exp(s, s.sub(v, tops)));
             }
-            let mut lanes = [0.0_f32; 16];
-            // SAFETY: no vector is longer than 16.
-            unsafe { s.store(lanes.as_mut_ptr(), sum) };
-            for lane in lanes {
-                total += f64::from(lane);
-            }
+            total += f64::from(s.sum(sum));
             for &x in &chunk[whole..] {
-                total += (f64::from(x - top) * inverse).exp();
+                total += (f64::from(x - top) / f64::from(self.temperature)).exp();
             }
         }
         (top, total)
-    }
-}
-
-/// Constants of `e^((logit - top) / temperature)`.
-struct Scaled<V> {
-    top: V,
-    lowest: V,
-    high: V,
-    low: V,
-}
-
-impl<V: Copy> Scaled<V> {
-    #[inline(always)]
-    fn exp<S: Simd<V = V>>(&self, s: S, logit: V) -> V {
-        let below = s.max(self.lowest, s.sub(logit, self.top));
-        exp(s, s.mul_add(below, self.high, s.mul(below, self.low)))
     }
 }
 

@@ -51,8 +51,16 @@ pub unsafe extern "C" fn cblas_sgemm(
     ldc: i32,
 ) {
     CALLS.fetch_add(1, Ordering::Relaxed);
-    let a = Matrix { data: a, stride: lda, transposed: transpose_a };
-    let b = Matrix { data: b, stride: ldb, transposed: transpose_b };
+    let a = Matrix {
+        data: a,
+        stride: lda,
+        transposed: transpose_a,
+    };
+    let b = Matrix {
+        data: b,
+        stride: ldb,
+        transposed: transpose_b,
+    };
     // A column-major product is the row-major product of the transposes.
     let call = match order {
         ROW_MAJOR => Call::new([m, n, k], a, b, c, ldc),
@@ -103,7 +111,11 @@ impl Matrix {
             return None;
         }
         let (row_stride, column_stride) = if transposed { (1, stride) } else { (stride, 1) };
-        Some(Operand { data: self.data, row_stride, column_stride })
+        Some(Operand {
+            data: self.data,
+            row_stride,
+            column_stride,
+        })
     }
 }
 
@@ -123,14 +135,30 @@ impl Call {
         let size = |x: i32| usize::try_from(x).ok();
         let (m, n, k) = (size(m)?, size(n)?, size(k)?);
         let ldc = size(ldc).filter(|&ldc| ldc >= n.max(1))?;
-        Some(Self { m, n, k, a: a.operand(m, k)?, b: b.operand(k, n)?, c, ldc })
+        Some(Self {
+            m,
+            n,
+            k,
+            a: a.operand(m, k)?,
+            b: b.operand(k, n)?,
+            c,
+            ldc,
+        })
     }
 
     /// # Safety
     /// As for [`cblas_sgemm`].
     #[allow(clippy::float_cmp)] // 0 and 1 are special values of BLAS
     unsafe fn compute(&self, alpha: f32, beta: f32) {
-        let Self { m, n, k, a, b, c, ldc } = *self;
+        let Self {
+            m,
+            n,
+            k,
+            a,
+            b,
+            c,
+            ldc,
+        } = *self;
         if m == 0 || n == 0 {
             return;
         }
@@ -141,7 +169,17 @@ impl Call {
         }
         if alpha == 1.0 && beta == 0.0 && a.column_stride == 1 && b.row_stride == 1 {
             let (lda, ldb) = (a.row_stride, b.column_stride);
-            let product = Product { m, n, k, a: a.data, lda, b: b.data, ldb, c, ldc };
+            let product = Product {
+                m,
+                n,
+                k,
+                a: a.data,
+                lda,
+                b: b.data,
+                ldb,
+                c,
+                ldc,
+            };
             // SAFETY: the caller vouches for the matrices; both operands are
             // contiguous along k.
             unsafe { product.compute(Level::best(), Pool::shared()) };

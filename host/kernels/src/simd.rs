@@ -14,7 +14,7 @@ mod exp;
 mod neon;
 mod plain;
 
-pub(crate) use exp::exp;
+pub(crate) use exp::{ExpOver, exp};
 
 /// The instructions of one level. A value of an implementing type proves that
 /// this machine has them, which is what makes its methods safe.

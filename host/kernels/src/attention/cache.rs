@@ -38,7 +38,10 @@ impl Shape {
 
     /// Values in one layer of a block.
     fn layer_len(&self) -> Option<usize> {
-        self.head_dim.checked_mul(BLOCK)?.checked_mul(self.n_kv_heads)?.checked_mul(2)
+        self.head_dim
+            .checked_mul(BLOCK)?
+            .checked_mul(self.n_kv_heads)?
+            .checked_mul(2)
     }
 
     fn block_len(&self) -> Option<usize> {
@@ -46,12 +49,20 @@ impl Shape {
     }
 
     fn is_valid(&self) -> bool {
-        let Self { n_layers, n_heads, n_kv_heads, head_dim } = *self;
+        let Self {
+            n_layers,
+            n_heads,
+            n_kv_heads,
+            head_dim,
+        } = *self;
         let some = n_layers > 0 && n_heads > 0 && n_kv_heads > 0 && head_dim > 0;
         some && n_heads.is_multiple_of(n_kv_heads)
             && head_dim.is_multiple_of(8)
             && self.block_len().is_some()
-            && n_heads.checked_mul(3).and_then(|n| n.checked_mul(head_dim)).is_some()
+            && n_heads
+                .checked_mul(3)
+                .and_then(|n| n.checked_mul(head_dim))
+                .is_some()
     }
 }
 
@@ -90,13 +101,19 @@ impl fmt::Display for KvError {
                 "no attention of this shape: {shape:?}; all sizes are above 0, n_heads is a \
                  multiple of n_kv_heads and head_dim a multiple of 8"
             ),
-            Self::Gap { place: Place { position, slot }, next } => write!(
+            Self::Gap {
+                place: Place { position, slot },
+                next,
+            } => write!(
                 f,
                 "position {position} of slot {slot} does not follow what is there: position \
                  {next} comes next"
             ),
             Self::OutOfMemory { n_bytes } => {
-                write!(f, "no memory for another {n_bytes} bytes of keys and values")
+                write!(
+                    f,
+                    "no memory for another {n_bytes} bytes of keys and values"
+                )
             }
         }
     }
@@ -148,7 +165,13 @@ impl KvCache {
             return Err(KvError::Shape(shape));
         }
         let (slots, rows, tables, queries) = Default::default();
-        Ok(Self { shape, slots, rows, tables, queries })
+        Ok(Self {
+            shape,
+            slots,
+            rows,
+            tables,
+            queries,
+        })
     }
 
     /// Takes the rows of the next pass and makes room for them.
@@ -187,15 +210,24 @@ impl KvCache {
         for &place in rows {
             let position = place.position as usize;
             let table = passes.len();
-            let held = self.slots.get(&place.slot).map_or(0, |slot| slot.n_positions);
+            let held = self
+                .slots
+                .get(&place.slot)
+                .map_or(0, |slot| slot.n_positions);
             let (follows, next) = match passes.get(&place.slot) {
                 Some(pass) => (position == pass.end, pass.end),
                 None => (position <= held, held),
             };
             if !follows {
-                return Err(KvError::Gap { place, next: next as u32 });
+                return Err(KvError::Gap {
+                    place,
+                    next: next as u32,
+                });
             }
-            passes.entry(place.slot).or_insert(Pass { end: 0, table }).end = position + 1;
+            passes
+                .entry(place.slot)
+                .or_insert(Pass { end: 0, table })
+                .end = position + 1;
         }
         Ok(passes)
     }
@@ -206,7 +238,8 @@ impl KvCache {
         let slot = self.slots.entry(slot).or_default();
         while slot.blocks.len() * BLOCK < n_positions {
             let n_bytes = len.saturating_mul(size_of::<f32>());
-            slot.blocks.push(Buffer::new(len).ok_or(KvError::OutOfMemory { n_bytes })?);
+            slot.blocks
+                .push(Buffer::new(len).ok_or(KvError::OutOfMemory { n_bytes })?);
         }
         Ok(())
     }
@@ -246,9 +279,16 @@ impl KvCache {
     }
 
     /// The values likewise, `[position][dim]`.
-    pub(super) fn values(&self, row: RowAt, position: usize, layer: usize, head: usize) -> *mut f32 {
+    pub(super) fn values(
+        &self,
+        row: RowAt,
+        position: usize,
+        layer: usize,
+        head: usize,
+    ) -> *mut f32 {
         let panel = self.shape.panel_len();
-        self.keys(row, position, layer, head).wrapping_add(self.shape.n_kv_heads * panel)
+        self.keys(row, position, layer, head)
+            .wrapping_add(self.shape.n_kv_heads * panel)
     }
 }
 

@@ -77,7 +77,9 @@ fn write_row<S: Simd>(s: S, write: &Write<'_>, r: usize) {
         // positions, and position `at` is ours.
         unsafe {
             rotate(s, &k[head.clone()], angles, 1.0, keys.add(at), BLOCK);
-            values.add(at * d).copy_from_nonoverlapping(v[head].as_ptr(), d);
+            values
+                .add(at * d)
+                .copy_from_nonoverlapping(v[head].as_ptr(), d);
         }
     }
 }
@@ -110,7 +112,10 @@ unsafe fn rotate<S: Simd>(
             let b = s.mul(factor, s.load_part(from.as_ptr().add(n_pairs + i), n));
             let c = s.load_part(cos.as_ptr().add(i), n);
             let d = s.load_part(sin.as_ptr().add(i), n);
-            let (x, y) = (s.sub(s.mul(a, c), s.mul(b, d)), s.add(s.mul(b, c), s.mul(a, d)));
+            let (x, y) = (
+                s.sub(s.mul(a, c), s.mul(b, d)),
+                s.add(s.mul(b, c), s.mul(a, d)),
+            );
             spread(s, x, n, to.add(i * stride), stride);
             spread(s, y, n, to.add((n_pairs + i) * stride), stride);
         }
@@ -169,7 +174,15 @@ impl Attend<'_> {
         let seen = self.seen(row.position);
         let origin = seen.start / BLOCK * BLOCK;
         let stride = (seen.end - origin).next_multiple_of(BLOCK);
-        AttendUnit { attend: self, r, head, row, seen, origin, stride }
+        AttendUnit {
+            attend: self,
+            r,
+            head,
+            row,
+            seen,
+            origin,
+            stride,
+        }
     }
 }
 
@@ -227,7 +240,12 @@ impl Kernel for AttendWith<'_> {
             // The group's queries and results, within those of all heads.
             let queries = unit.attend.queries.wrapping_add(at);
             let out = unit.attend.out.wrapping_add(at);
-            let group = Group { unit: &unit, scores, queries, out };
+            let group = Group {
+                unit: &unit,
+                scores,
+                queries,
+                out,
+            };
             // SAFETY: `with` was given room for these scores; `attend` has
             // queries and results of all heads, and this unit's are ours.
             unsafe {
@@ -341,7 +359,10 @@ impl Group<'_> {
     /// `scores` is valid for `stride` values.
     #[inline(always)]
     unsafe fn exponentials<S: Simd>(&self, s: S, scores: *mut f32) -> f32 {
-        let (start, end) = (self.unit.seen.start - self.unit.origin, self.unit.seen.end - self.unit.origin);
+        let (start, end) = (
+            self.unit.seen.start - self.unit.origin,
+            self.unit.seen.end - self.unit.origin,
+        );
         let end_of_vectors = end.next_multiple_of(S::LANES);
         // SAFETY: all below `stride`, a multiple of `BLOCK` not below `end`.
         unsafe {
@@ -404,14 +425,20 @@ impl Group<'_> {
         // SAFETY: positions are seen, dims within a head.
         unsafe {
             for block in (self.unit.origin..self.unit.seen.end).step_by(BLOCK) {
-                let values = cache.values(self.unit.row, block, layer, self.unit.head).add(at);
+                let values = cache
+                    .values(self.unit.row, block, layer, self.unit.head)
+                    .add(at);
                 let scores = self.scores.add(block - self.unit.origin);
                 let start = self.unit.seen.start.saturating_sub(block);
                 for j in start..(self.unit.seen.end - block).min(BLOCK) {
                     let mut columns = [s.splat(0.0); P];
                     for p in 0..P {
                         let from = values.add(j * d + p * S::LANES);
-                        columns[p] = if P == 1 { s.load_part(from, n) } else { s.load(from) };
+                        columns[p] = if P == 1 {
+                            s.load_part(from, n)
+                        } else {
+                            s.load(from)
+                        };
                     }
                     for g in 0..G {
                         let weight = s.splat(scores.add(g * self.unit.stride + j).read());
@@ -426,7 +453,11 @@ impl Group<'_> {
                 for p in 0..P {
                     let v = s.mul(acc[g][p], factor);
                     let to = self.out.add(g * d + at + p * S::LANES);
-                    if P == 1 { s.store_part(to, v, n) } else { s.store(to, v) }
+                    if P == 1 {
+                        s.store_part(to, v, n);
+                    } else {
+                        s.store(to, v);
+                    }
                 }
             }
         }

@@ -30,7 +30,13 @@ pub fn argmax(row: &[f32]) -> Option<u32> {
     Level::best().run(ArgMax { row })
 }
 
-fn top_k_on(level: Level, row: &[f32], k: usize, ids: &mut Vec<u32>, logits: &mut Vec<f32>) {
+pub(super) fn top_k_on(
+    level: Level,
+    row: &[f32],
+    k: usize,
+    ids: &mut Vec<u32>,
+    logits: &mut Vec<f32>,
+) {
     ids.clear();
     logits.clear();
     if k <= 1 {
@@ -43,7 +49,11 @@ fn top_k_on(level: Level, row: &[f32], k: usize, ids: &mut Vec<u32>, logits: &mu
     let floor = floor(level, row, k, logits);
     CANDIDATES.with_borrow_mut(|candidates| {
         candidates.clear();
-        level.run(Collect { row, floor, candidates });
+        level.run(Collect {
+            row,
+            floor,
+            candidates,
+        });
         if candidates.len() > k {
             candidates.select_nth_unstable_by(k - 1, |a, b| b.cmp(a));
             candidates.truncate(k);
@@ -65,7 +75,11 @@ fn floor(level: Level, row: &[f32], k: usize, maxima: &mut Vec<f32>) -> f32 {
     if n_groups > row.len() / 2 {
         return f32::MIN;
     }
-    level.run(Maxima { row, n_groups, maxima });
+    level.run(Maxima {
+        row,
+        n_groups,
+        out: maxima,
+    });
     if maxima.len() < k {
         return f32::MIN;
     }
@@ -76,7 +90,11 @@ fn floor(level: Level, row: &[f32], k: usize, maxima: &mut Vec<f32>) -> f32 {
 /// An integer whose order is that of (logit, descending id).
 fn key(id: usize, logit: f32) -> u64 {
     let bits = (logit + 0.0).to_bits(); // -0 becomes 0
-    let ordered = if bits >> 31 == 0 { bits | 1 << 31 } else { !bits };
+    let ordered = if bits >> 31 == 0 {
+        bits | 1 << 31
+    } else {
+        !bits
+    };
     u64::from(ordered) << 32 | u64::from(!(id as u32))
 }
 
@@ -102,7 +120,9 @@ impl Kernel for ArgMax<'_> {
                 return Some(at as u32 + bits.trailing_zeros());
             }
         }
-        (whole..self.row.len()).find(|&i| self.row[i] >= top).map(|i| i as u32)
+        (whole..self.row.len())
+            .find(|&i| self.row[i] >= top)
+            .map(|i| i as u32)
     }
 }
 
@@ -111,7 +131,7 @@ impl Kernel for ArgMax<'_> {
 struct Maxima<'a> {
     row: &'a [f32],
     n_groups: usize,
-    maxima: &'a mut Vec<f32>,
+    out: &'a mut Vec<f32>,
 }
 
 impl Kernel for Maxima<'_> {
@@ -121,10 +141,10 @@ impl Kernel for Maxima<'_> {
     fn run<S: Simd>(self, s: S) {
         let n_vectors = self.row.len() / S::LANES;
         let height = (n_vectors / self.n_groups.div_ceil(S::LANES)).max(1);
-        self.maxima.resize(n_vectors.div_ceil(height) * S::LANES, f32::NEG_INFINITY);
-        let (from, to) = (self.row.as_ptr(), self.maxima.as_mut_ptr());
-        let mut group = 0;
-        for first in (0..n_vectors).step_by(height) {
+        self.out
+            .resize(n_vectors.div_ceil(height) * S::LANES, f32::NEG_INFINITY);
+        let (from, to) = (self.row.as_ptr(), self.out.as_mut_ptr());
+        for (group, first) in (0..n_vectors).step_by(height).enumerate() {
             let mut best = s.splat(f32::NEG_INFINITY);
             for v in first..(first + height).min(n_vectors) {
                 // SAFETY: vector v is within the row.
@@ -132,7 +152,6 @@ impl Kernel for Maxima<'_> {
             }
             // SAFETY: the maxima have a vector for each group of vectors.
             unsafe { s.store(to.add(group * S::LANES), best) };
-            group += 1;
         }
     }
 }

@@ -104,7 +104,12 @@ impl Simd for Neon {
     #[inline(always)]
     fn sum4(self, [a, b, c, d]: [float32x4_t; 4]) -> [f32; 4] {
         let mut out = [0.0; 4];
-        unsafe { vst1q_f32(out.as_mut_ptr(), vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d))) };
+        unsafe {
+            vst1q_f32(
+                out.as_mut_ptr(),
+                vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d)),
+            )
+        };
         out
     }
     #[inline(always)]

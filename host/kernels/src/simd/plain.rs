@@ -102,7 +102,12 @@ impl Simd for Plain {
     }
     #[inline(always)]
     fn sum4(self, a: [Self::V; 4]) -> [f32; 4] {
-        [self.sum(a[0]), self.sum(a[1]), self.sum(a[2]), self.sum(a[3])]
+        [
+            self.sum(a[0]),
+            self.sum(a[1]),
+            self.sum(a[2]),
+            self.sum(a[3]),
+        ]
     }
     #[inline(always)]
     fn largest(self, a: Self::V) -> f32 {
