@@ -204,8 +204,9 @@ impl Reader<'_> {
         }
         let mut names: Vec<&str> = places.iter().map(|place| place.name.as_str()).collect();
         names.sort_unstable();
-        if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(self.malformed(format!("it has two tensors `{}`", pair[0])));
+        let twice = names.windows(2).find(|pair| pair[0] == pair[1]);
+        if let Some([name, _]) = twice {
+            return Err(self.malformed(format!("it has two tensors `{name}`")));
         }
         Ok(())
     }

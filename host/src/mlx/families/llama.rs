@@ -40,7 +40,7 @@ impl Config {
         if let Some(activation) = settings.text("hidden_act").filter(|name| *name != "silu") {
             return Err(Settings::wrong(
                 "hidden_act",
-                activation,
+                &activation,
                 "only silu is supported",
             ));
         }
@@ -50,7 +50,7 @@ impl Config {
         {
             return Err(Settings::wrong(
                 "num_local_experts",
-                experts,
+                &experts,
                 "experts are not supported",
             ));
         }
@@ -64,12 +64,16 @@ impl Config {
             .unwrap_or(hidden / n_heads);
         if !n_heads.is_multiple_of(n_kv_heads) {
             let expected = format!("it must divide the {n_heads} attention heads");
-            return Err(Settings::wrong("num_key_value_heads", n_kv_heads, expected));
+            return Err(Settings::wrong(
+                "num_key_value_heads",
+                &n_kv_heads,
+                &expected,
+            ));
         }
         if head_dim == 0 || !head_dim.is_multiple_of(2) {
             return Err(Settings::wrong(
                 "head_dim",
-                head_dim,
+                &head_dim,
                 "it must be even and positive",
             ));
         }

@@ -45,6 +45,14 @@ fn rows(slot: u32, start: usize, tokens: &[u32]) -> Vec<Row> {
     tokens.iter().enumerate().map(row).collect()
 }
 
+/// The rows with logits wanted of each.
+fn wanting(mut rows: Vec<Row>) -> Vec<Row> {
+    for row in &mut rows {
+        row.wants_logits = true;
+    }
+    rows
+}
+
 fn greedy(row: &[f32]) -> u32 {
     let best = row
         .iter()
