@@ -15,6 +15,8 @@ use crate::{
     },
 };
 
+/// Far above any model's, and little to allocate for.
+const MAX_HEAD_DIM: usize = 4096;
 const ROPE_FACTORS: &str = "rope_freqs.weight";
 
 struct Config {
@@ -70,17 +72,20 @@ impl Config {
                 &expected,
             ));
         }
-        if head_dim == 0 || !head_dim.is_multiple_of(2) {
-            return Err(Settings::wrong(
-                "head_dim",
-                &head_dim,
-                "it must be even and positive",
-            ));
+        if !head_dim.is_multiple_of(2) || !(2..=MAX_HEAD_DIM).contains(&head_dim) {
+            let expected = format!("it must be even and at most {MAX_HEAD_DIM}");
+            return Err(Settings::wrong("head_dim", &head_dim, &expected));
+        }
+        let n_layers = settings.count("num_hidden_layers")?;
+        let n_tensors = checkpoint.tensors.len();
+        if n_layers > n_tensors {
+            let expected = format!("the model has {n_tensors} tensors");
+            return Err(Settings::wrong("num_hidden_layers", &n_layers, &expected));
         }
         Ok(Self {
             hidden,
             intermediate: settings.count("intermediate_size")?,
-            n_layers: settings.count("num_hidden_layers")?,
+            n_layers,
             n_heads,
             n_kv_heads,
             head_dim,

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod answer;
+mod gguf;
 mod loading;
 mod quantised;
 mod small;
