@@ -261,5 +261,5 @@ fn service(setup: &Setup) -> Service {
     })
     .unwrap();
     let limits = BodyLimits { request_bytes: 64 << 10, plugin_bytes: 1 << 20 };
-    Service { model, engine, runtime, registry, limits }
+    Service { model, engine, runtime, registry: Arc::new(registry), limits }
 }

@@ -52,7 +52,7 @@ pub struct Service {
     pub model: ServedModel,
     pub engine: Handle,
     pub runtime: Arc<Runtime>,
-    pub registry: Registry,
+    pub registry: Arc<Registry>,
     pub limits: BodyLimits,
 }
 
