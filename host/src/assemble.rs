@@ -76,7 +76,7 @@ pub fn assemble(config: &ServeConfig) -> Result<(Arc<Service>, JoinHandle<()>), 
         SpawnError::Model(error) => AssembleError::Model(error),
         SpawnError::Threads(message) => AssembleError::Engine(message),
     })?;
-    let service = Service { model, engine, runtime, registry, limits: config.bodies() };
+    let service = Service { model, engine, runtime, registry, limits: config.requests() };
     Ok((Arc::new(service), thread))
 }
 

@@ -6,8 +6,11 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, value_parser};
 
 use crate::engine::EngineConfig;
-use crate::http::BodyLimits;
+use crate::http::RequestLimits;
 use crate::plugin;
+
+/// Most choices of one request. OpenAI's limit for `n`.
+const MAX_CHOICES: usize = 128;
 
 /// Serves text generation on MLX in which WebAssembly components choose every
 /// token.
@@ -139,10 +142,11 @@ impl ServeConfig {
     }
 
     /// The HTTP server's part.
-    pub fn bodies(&self) -> BodyLimits {
-        BodyLimits {
+    pub fn requests(&self) -> RequestLimits {
+        RequestLimits {
             request_bytes: self.max_body_bytes as usize,
             plugin_bytes: self.max_plugin_bytes as usize,
+            choices: MAX_CHOICES.min(self.max_waiting as usize),
         }
     }
 }

@@ -77,20 +77,24 @@ async fn a_client_that_leaves_takes_its_sequences_along() {
 
 #[tokio::test]
 async fn a_full_queue_is_answered_with_when_to_come_back() {
-    let server = endless(1, 1);
-    let running = server.open(Method::POST, COMPLETIONS, body(&json!({"stream": true}))).await;
-    until(&server, 1, 0).await;
-    let waiting = server.open(Method::POST, COMPLETIONS, body(&json!({"stream": true}))).await;
-    until(&server, 1, 1).await;
-
-    // A request of several choices gets all of them or none.
-    for n in [1, 2] {
-        let answer = server.send(Method::POST, COMPLETIONS, body(&json!({"n": n}))).await;
-        assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
-        assert_eq!(answer.json()["error"]["code"], "overloaded");
-        assert_eq!(answer.header("retry-after"), Some("1"));
+    let server = endless(1, 2);
+    let streaming = json!({"stream": true});
+    let mut open = Vec::new();
+    for waiting in 0..=2 {
+        open.push(server.open(Method::POST, COMPLETIONS, body(&streaming)).await);
+        until(&server, 1, waiting).await;
+        // A request of several choices gets all of them or none.
+        if waiting > 0 {
+            let answer = server.send(Method::POST, COMPLETIONS, body(&json!({"n": 2}))).await;
+            assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+            assert_eq!(answer.json()["error"]["code"], "overloaded");
+            assert_eq!(answer.header("retry-after"), Some("1"));
+            until(&server, 1, waiting).await;
+        }
     }
-    drop((running, waiting));
+    let answer = server.send(Method::POST, COMPLETIONS, body(&json!({"n": 3}))).await;
+    assert_eq!(answer.status, StatusCode::BAD_REQUEST, "could never run: {}", answer.text);
+    drop(open);
     server.idle().await;
     let answer = server.send(Method::POST, COMPLETIONS, body(&json!({"max_tokens": 1}))).await;
     assert_eq!(answer.status, StatusCode::OK);

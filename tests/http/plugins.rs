@@ -136,6 +136,7 @@ async fn chains_that_cannot_be_honoured_are_refused() {
         (json!({"processors": [{"plugin": "force", "params": {"ids": [2]}, "on_fault": "skip"}]}), 400, "unsupported_field", "processors[0].on_fault"),
         (json!({"processors": [{"plugin": "force", "x": 1}]}), 400, "unknown_field", "processors[0].x"),
         (json!({"processors": vec![force.clone(); 40]}), 400, "invalid_value", "processors"),
+        (json!({"processors": vec![force.clone(); 6], "prompt": vec!["a"; 20]}), 400, "invalid_value", "prompt"),
     ] {
         let mut body = json!({"prompt": "a", "max_tokens": 2});
         body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());

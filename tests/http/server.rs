@@ -13,7 +13,7 @@ use hyper_util::rt::TokioExecutor;
 use serde_json::{Value, json};
 use sluice::engine::fake::ScriptedModel;
 use sluice::engine::{self, EngineConfig, Model, ModelInfo, TokenId};
-use sluice::http::{BodyLimits, ServedModel, Service, router};
+use sluice::http::{RequestLimits, ServedModel, Service, router};
 use sluice::plugin::{Compiler, Limits, Registry, Runtime, STACK_BYTES};
 use sluice::text::{ChatTemplate, Tokenizer};
 
@@ -260,6 +260,10 @@ fn service(setup: &Setup) -> Service {
         Ok::<_, Infallible>(Box::new(ScriptedModel::new(PIECES.len(), script)) as Box<dyn Model>)
     })
     .unwrap();
-    let limits = BodyLimits { request_bytes: 64 << 10, plugin_bytes: 1 << 20 };
+    let limits = RequestLimits {
+        request_bytes: 64 << 10,
+        plugin_bytes: 1 << 20,
+        choices: setup.engine.max_waiting.min(128),
+    };
     Service { model, engine, runtime, registry: Arc::new(registry), limits }
 }

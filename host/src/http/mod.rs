@@ -53,14 +53,19 @@ pub struct Service {
     pub engine: Handle,
     pub runtime: Arc<Runtime>,
     pub registry: Arc<Registry>,
-    pub limits: BodyLimits,
+    pub limits: RequestLimits,
 }
 
-/// Longest bodies, in bytes.
+/// The most that one request may ask for.
 #[derive(Clone, Copy, Debug)]
-pub struct BodyLimits {
+pub struct RequestLimits {
+    /// Longest body of a generation request, in bytes.
     pub request_bytes: usize,
+    /// Longest plugin, in bytes.
     pub plugin_bytes: usize,
+    /// Most choices, over all prompts. What the engine's queue cannot hold
+    /// would be refused as overload for ever.
+    pub choices: usize,
 }
 
 /// All routes.

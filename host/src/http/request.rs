@@ -20,8 +20,6 @@ use crate::engine::{Chain, EVENT_BUFFER, Submission, TokenId};
 use crate::plugin::SequenceInfo;
 use crate::text::{StopStrings, TextStream};
 
-/// Most choices of one request, over all its prompts. OpenAI's limit for `n`.
-const MAX_CHOICES: usize = 128;
 /// Most `stop_token_ids`: the engine compares every token with each.
 const MAX_STOP_TOKEN_IDS: usize = 256;
 
@@ -74,17 +72,10 @@ pub(super) fn prepare(
         }
         Endpoint::Completions => {
             let given = fields.required("prompt")?;
-            completions::read_prompts(&given, &service.model.tokenizer, MAX_CHOICES)?
+            completions::read_prompts(&given, &service.model.tokenizer, service.limits.choices)?
         }
     };
-    if prompts.len() * terms.n > MAX_CHOICES {
-        let message = format!(
-            "`n` is {} for {} prompts; a request has at most {MAX_CHOICES} choices",
-            terms.n,
-            prompts.len()
-        );
-        return Err(ApiError::of(Code::InvalidValue, "n", message));
-    }
+    check_size(service, &chain, terms.n, prompts.len())?;
     let prompt_tokens = prompts.iter().map(Vec::len).sum();
     let mut sequences = Vec::new();
     for prompt in prompts {
@@ -97,6 +88,31 @@ pub(super) fn prepare(
         stream: terms.stream,
         ignored: fields.ignored().to_vec(),
     })
+}
+
+/// Refuses what could never run, however idle the server is.
+fn check_size(
+    service: &Service,
+    chain: &RequestChain,
+    n: usize,
+    n_prompts: usize,
+) -> Result<(), ApiError> {
+    let most = service.limits.choices;
+    if n_prompts * n > most {
+        let message =
+            format!("`n` is {n} for {n_prompts} prompts; a request has at most {most} choices");
+        return Err(ApiError::of(Code::InvalidValue, "n", message));
+    }
+    let instances = n_prompts * chain.stages().len();
+    let most = service.runtime.limits().max_instances;
+    if instances > most as usize {
+        let message = format!(
+            "{n_prompts} prompts with {} stages need {instances} instances; there are {most}",
+            chain.stages().len()
+        );
+        return Err(ApiError::of(Code::InvalidValue, "prompt", message));
+    }
+    Ok(())
 }
 
 /// Opens the `n` choices of one prompt. They are numbered within the prompt,
@@ -133,7 +149,7 @@ fn open(
 
 impl Terms {
     fn read(fields: &mut Fields, service: &Service) -> Result<Self, ApiError> {
-        let n = fields.integer("n", 1..=MAX_CHOICES as i128)?.unwrap_or(1);
+        let n = fields.integer("n", 1..=service.limits.choices as i128)?.unwrap_or(1);
         let best_of = fields.integer("best_of", 1..=i128::MAX)?.unwrap_or(n);
         if best_of != n {
             let message = format!("`best_of` is {best_of} but `n` is {n}; they must be equal");
