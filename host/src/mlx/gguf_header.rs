@@ -13,6 +13,7 @@ use super::LoadError;
 
 const SUPPORTED: &str = "F32, F16, Q4_0, Q4_1, Q8_0";
 const MAX_DIMENSIONS: u32 = 4;
+const ALIGNMENT: &str = "general.alignment";
 
 /// A value of the metadata. Numbers of all widths are kept as f64: what is read
 /// from them is far below 2^53.
@@ -160,6 +161,11 @@ impl Reader<'_> {
             let key = self.text()?;
             let kind = self.u32()?;
             let value = self.value(kind)?;
+            // MLX reads an alignment of this type only, and must find the
+            // tensors where they were checked to be.
+            if key == ALIGNMENT && kind != 4 {
+                return Err(self.malformed(format!("{ALIGNMENT} has type {kind}, not u32")));
+            }
             metadata.insert(key, value);
         }
         let mut places = Vec::new();
@@ -179,12 +185,10 @@ impl Reader<'_> {
         metadata: &HashMap<String, Value>,
         places: &[Place],
     ) -> Result<(), LoadError> {
-        let alignment = match metadata.get("general.alignment") {
+        let alignment = match metadata.get(ALIGNMENT) {
             None => 32,
-            Some(Value::Number(number)) if *number >= 1.0 && number.fract() == 0.0 => {
-                *number as u64
-            }
-            Some(_) => return Err(self.malformed("general.alignment is no positive integer")),
+            Some(Value::Number(number)) if *number >= 1.0 => *number as u64,
+            Some(_) => return Err(self.malformed(format!("{ALIGNMENT} is 0"))),
         };
         let start = self
             .at
@@ -204,8 +208,9 @@ impl Reader<'_> {
         }
         let mut names: Vec<&str> = places.iter().map(|place| place.name.as_str()).collect();
         names.sort_unstable();
-        if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(self.malformed(format!("it has two tensors `{}`", pair[0])));
+        let twice = names.windows(2).find(|pair| pair[0] == pair[1]);
+        if let Some([name, _]) = twice {
+            return Err(self.malformed(format!("it has two tensors `{name}`")));
         }
         Ok(())
     }

@@ -48,7 +48,7 @@ fn scaled(plain: Vec<f64>, scaling: Settings<'_>) -> Result<Vec<f64>, LoadError>
         "llama3" => llama3(plain, scaling),
         other => Err(Settings::wrong(
             "rope_scaling.rope_type",
-            other,
+            &other,
             "only default, linear and llama3 are supported",
         )),
     }
@@ -111,14 +111,10 @@ mod tests {
             "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}});
         let scaled = of(&config, 64).unwrap();
         // The first pair turns 1,303 times in 8,192 positions: kept.
-        assert_eq!(scaled[0], 1.0);
+        assert_eq!(scaled[0].to_bits(), 1.0_f64.to_bits());
         // Pair 16: 500000^-0.5 = 0.00141421, 1.84385 turns, so 0.281283 is kept:
         // 0.00141421 * (0.281283 + 0.718717 / 32) = 0.000429557.
-        assert!(
-            (scaled[16] - 0.000_429_557).abs() < 1e-9,
-            "{}",
-            scaled[16]
-        );
+        assert!((scaled[16] - 0.000_429_557).abs() < 1e-9, "{}", scaled[16]);
         // The last turns once in 2 pi * 331,817 positions: stretched by 32.
         assert!((scaled[31] * 32.0 - 500_000_f64.powf(-62.0 / 64.0)).abs() < 1e-15);
     }

@@ -20,7 +20,7 @@ impl<'a> Settings<'a> {
     /// A positive integer.
     pub(super) fn count(self, key: &str) -> Result<usize, LoadError> {
         self.optional_count(key)?
-            .ok_or_else(|| Self::wrong(key, "absent", "it is needed"))
+            .ok_or_else(|| Self::wrong(key, &"absent", "it is needed"))
     }
 
     pub(super) fn optional_count(self, key: &str) -> Result<Option<usize>, LoadError> {
@@ -49,7 +49,7 @@ impl<'a> Settings<'a> {
 
     pub(super) fn number(self, key: &str) -> Result<f64, LoadError> {
         self.optional_number(key)?
-            .ok_or_else(|| Self::wrong(key, "absent", "it is needed"))
+            .ok_or_else(|| Self::wrong(key, &"absent", "it is needed"))
     }
 
     /// A truth value, false where the key is absent.
@@ -79,16 +79,16 @@ impl<'a> Settings<'a> {
     /// Refuses a setting that asks for what the family does not compute.
     pub(super) fn refuse_flag(self, key: &str) -> Result<(), LoadError> {
         if self.flag(key)? {
-            return Err(Self::wrong(key, true, "only false is supported"));
+            return Err(Self::wrong(key, &true, "only false is supported"));
         }
         Ok(())
     }
 
-    pub(super) fn wrong(key: &str, found: impl ToString, expected: impl ToString) -> LoadError {
+    pub(super) fn wrong(key: &str, found: &dyn ToString, expected: &str) -> LoadError {
         LoadError::Setting {
             setting: key.to_owned(),
             found: found.to_string(),
-            expected: expected.to_string(),
+            expected: expected.to_owned(),
         }
     }
 }

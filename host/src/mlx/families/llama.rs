@@ -15,6 +15,8 @@ use crate::{
     },
 };
 
+/// Far above any model's, and little to allocate for.
+const MAX_HEAD_DIM: usize = 4096;
 const ROPE_FACTORS: &str = "rope_freqs.weight";
 
 struct Config {
@@ -40,7 +42,7 @@ impl Config {
         if let Some(activation) = settings.text("hidden_act").filter(|name| *name != "silu") {
             return Err(Settings::wrong(
                 "hidden_act",
-                activation,
+                &activation,
                 "only silu is supported",
             ));
         }
@@ -50,7 +52,7 @@ impl Config {
         {
             return Err(Settings::wrong(
                 "num_local_experts",
-                experts,
+                &experts,
                 "experts are not supported",
             ));
         }
@@ -64,19 +66,26 @@ impl Config {
             .unwrap_or(hidden / n_heads);
         if !n_heads.is_multiple_of(n_kv_heads) {
             let expected = format!("it must divide the {n_heads} attention heads");
-            return Err(Settings::wrong("num_key_value_heads", n_kv_heads, expected));
-        }
-        if head_dim == 0 || !head_dim.is_multiple_of(2) {
             return Err(Settings::wrong(
-                "head_dim",
-                head_dim,
-                "it must be even and positive",
+                "num_key_value_heads",
+                &n_kv_heads,
+                &expected,
             ));
+        }
+        if !head_dim.is_multiple_of(2) || !(2..=MAX_HEAD_DIM).contains(&head_dim) {
+            let expected = format!("it must be even and at most {MAX_HEAD_DIM}");
+            return Err(Settings::wrong("head_dim", &head_dim, &expected));
+        }
+        let n_layers = settings.count("num_hidden_layers")?;
+        let n_tensors = checkpoint.tensors.len();
+        if n_layers > n_tensors {
+            let expected = format!("the model has {n_tensors} tensors");
+            return Err(Settings::wrong("num_hidden_layers", &n_layers, &expected));
         }
         Ok(Self {
             hidden,
             intermediate: settings.count("intermediate_size")?,
-            n_layers: settings.count("num_hidden_layers")?,
+            n_layers,
             n_heads,
             n_kv_heads,
             head_dim,

@@ -7,13 +7,17 @@ use serde_json::{Map, Value};
 use super::{Backend, Checkpoint, LoadError, Progress, settings::Settings};
 use crate::engine::Model;
 
+/// A tensor's name and shape.
+type Needed = (String, Vec<usize>);
+type LoadResult = Result<Box<dyn Model>, LoadError>;
+
 /// What a family needs of a checkpoint and makes of it.
 struct Family {
     model_type: &'static str,
     /// Names and shapes of the tensors that the configuration implies; fails
     /// if it asks for what the family does not compute.
-    tensors: fn(&Checkpoint) -> Result<Vec<(String, Vec<usize>)>, LoadError>,
-    load: fn(&Checkpoint, Backend, &mut dyn FnMut(Progress)) -> Result<Box<dyn Model>, LoadError>,
+    tensors: fn(&Checkpoint) -> Result<Vec<Needed>, LoadError>,
+    load: fn(&Checkpoint, Backend, &mut dyn FnMut(Progress)) -> LoadResult,
 }
 
 const FAMILIES: [Family; 1] = [Family {

@@ -44,7 +44,7 @@ fn it_answers_alike_alone_and_in_every_company() {
     let mut reports: Vec<Progress> = Vec::new();
     let checkpoint = Checkpoint::open(&default_model_path()).unwrap();
     let mut model = load(&checkpoint, Backend::Cpu, &mut |progress| {
-        reports.push(progress)
+        reports.push(progress);
     })
     .unwrap();
     assert!(reports.is_sorted_by_key(|progress| progress.done_bytes));
@@ -77,8 +77,7 @@ fn solo(model: &mut dyn Model, prompt: &[u32], n: usize) -> (Vec<u32>, Vec<Vec<u
 
 /// One prompt whole, in chunks, and token by token as decoding does it.
 fn prompt_chunks_do_not_matter(model: &mut dyn Model) {
-    let mut whole = rows(0, 0, &PROMPT);
-    whole.iter_mut().for_each(|row| row.wants_logits = true);
+    let whole = wanting(rows(0, 0, &PROMPT));
     model.forward(&whole).unwrap();
     let expected: Vec<_> = model.logits().chunks_exact(V).map(bits).collect();
     assert_eq!(expected.len(), PROMPT.len());
@@ -202,9 +201,7 @@ fn host_operations_agree_with_mlx() {
         plain.forward(batch).unwrap();
         largest = largest.max(largest_difference(host.logits(), plain.logits()));
     };
-    let mut prompt = rows(3, 0, &PROMPT);
-    prompt.iter_mut().for_each(|row| row.wants_logits = true);
-    compare(&prompt);
+    compare(&wanting(rows(3, 0, &PROMPT)));
     compare(&rows(1, 0, &PROMPT[4..9]));
     // Decode and prefill rows of three slots, interleaved.
     let (joining, early) = (rows(2, 0, &PROMPT[..3]), rows(1, 5, &PROMPT[9..11]));

@@ -149,6 +149,12 @@ fn configurations_that_are_not_computed() {
             json!(3),
             "9 of the model's tensors are missing",
         ),
+        (
+            "num_hidden_layers",
+            json!(2_000_000_000),
+            "the model has 21 tensors",
+        ),
+        ("head_dim", json!(2_000_000_000), "at most 4096"),
         ("head_dim", json!(15), "head_dim"),
         ("vocab_size", json!(129), "has shape [128, 64]"),
         ("rms_norm_eps", json!("small"), "rms_norm_eps"),

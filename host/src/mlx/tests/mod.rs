@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod answer;
+mod gguf;
 mod loading;
 mod quantised;
 mod small;
@@ -43,6 +44,14 @@ fn rows(slot: u32, start: usize, tokens: &[u32]) -> Vec<Row> {
         wants_logits: index == last,
     };
     tokens.iter().enumerate().map(row).collect()
+}
+
+/// The rows with logits wanted of each.
+fn wanting(mut rows: Vec<Row>) -> Vec<Row> {
+    for row in &mut rows {
+        row.wants_logits = true;
+    }
+    rows
 }
 
 fn greedy(row: &[f32]) -> u32 {

@@ -11,16 +11,8 @@ use super::{
     *,
 };
 
-const TOKENS: [u32; 6] = [3, 127, 0, 64, 9, 31];
-
-/// The logits after each of [`TOKENS`], as bits.
 fn logits(folder: &TempDir) -> Vec<u32> {
-    let mut model = open(folder.path(), Backend::Cpu);
-    let mut all = rows(0, 0, &TOKENS);
-    all.iter_mut().for_each(|row| row.wants_logits = true);
-    model.forward(&all).unwrap();
-    assert!(model.logits().iter().all(|logit| logit.is_finite()));
-    bits(model.logits())
+    small::logits(folder.path())
 }
 
 fn folder(config: &Value, tensors: &Tensors) -> TempDir {

@@ -6,6 +6,8 @@ use std::{collections::BTreeMap, fs, path::Path};
 use mlx_rs::{Array, Dtype, random};
 use serde_json::{Value, json};
 
+use super::{Backend, bits, open, rows, wanting};
+
 /// Two layers, 4 heads over 2, untied.
 pub(super) fn config() -> Value {
     json!({
@@ -51,6 +53,16 @@ pub(super) fn as_dtype(tensors: &Tensors, dtype: Dtype) -> Tensors {
     let convert =
         |(name, weight): (&String, &Array)| (name.clone(), weight.as_dtype(dtype).unwrap());
     tensors.iter().map(convert).collect()
+}
+
+/// The logits after each of a few tokens, as bits.
+pub(super) fn logits(path: &Path) -> Vec<u32> {
+    let mut model = open(path, Backend::Cpu);
+    model
+        .forward(&wanting(rows(0, 0, &[3, 127, 0, 64, 9, 31])))
+        .unwrap();
+    assert!(model.logits().iter().all(|logit| logit.is_finite()));
+    bits(model.logits())
 }
 
 pub(super) fn write(folder: &Path, config: &Value, tensors: &Tensors) {
