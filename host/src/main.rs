@@ -1,14 +1,24 @@
 //! The `sluice` command.
 
-use std::path::Path;
 use std::process::ExitCode;
 
+use clap::Parser;
+use sluice::config::{Cli, Command};
+use sluice::{plugin, serve, telemetry};
+
 fn main() -> ExitCode {
-    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
-    match &arguments[..] {
-        [command, output] if command == "plugin-compile" => {
-            sluice::plugin::compile_child(Path::new(output))
+    let outcome = match Cli::parse().into_command() {
+        Command::PluginCompile { output } => return plugin::compile_child(&output),
+        Command::Serve(config) => {
+            telemetry::init();
+            serve::serve(&config)
         }
-        _ => ExitCode::SUCCESS,
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
     }
 }

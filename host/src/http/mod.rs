@@ -18,6 +18,7 @@ mod generate;
 mod models;
 mod plugins;
 mod request;
+mod served_model;
 mod sse;
 mod stages;
 mod wire;
@@ -37,9 +38,10 @@ use axum::routing::{get, post};
 use uuid::Uuid;
 
 use crate::engine::Handle;
-use crate::plugin::{Registry, Runtime, Vocabulary};
-use crate::text::{ChatTemplate, Tokenizer};
+use crate::plugin::{Registry, Runtime};
 use errors::{ApiError, Code};
+
+pub use served_model::ServedModel;
 
 /// The longest a body may take to arrive; a client that stalls longer is told
 /// so instead of holding its buffer for ever.
@@ -50,21 +52,8 @@ pub struct Service {
     pub model: ServedModel,
     pub engine: Handle,
     pub runtime: Arc<Runtime>,
-    pub registry: Registry,
+    pub registry: Arc<Registry>,
     pub limits: BodyLimits,
-}
-
-/// The loaded model as clients see it.
-pub struct ServedModel {
-    /// The name requests give as `model`.
-    pub id: String,
-    /// When it was loaded, in Unix seconds.
-    pub created: u64,
-    pub tokenizer: Arc<Tokenizer>,
-    /// None for a model that only completes.
-    pub template: Option<ChatTemplate>,
-    /// The same tokens as plugins see them.
-    pub vocabulary: Arc<Vocabulary>,
 }
 
 /// Longest bodies, in bytes.
@@ -153,6 +142,6 @@ fn path_param(path: PathParam) -> Result<String, ApiError> {
         .map_err(|rejection| ApiError::new(Code::NotFound, rejection.body_text()))
 }
 
-pub(crate) fn unix_seconds(time: SystemTime) -> u64 {
+fn unix_seconds(time: SystemTime) -> u64 {
     time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |age| age.as_secs())
 }

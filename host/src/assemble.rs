@@ -1,0 +1,154 @@
+//! From a configuration to a service that can answer: model, tokenizer,
+//! plugins and engine, put together.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use etcetera::BaseStrategy;
+
+use crate::config::ServeConfig;
+use crate::engine::{self, ModelInfo, SpawnError};
+use crate::http::{ServedModel, Service};
+use crate::mlx::{self, Backend, Checkpoint, GgufTokenizer, LoadError, TokenizerData};
+use crate::plugin::{
+    Compiler, Registry, Runtime, RuntimeError, UploadError, VocabularyError,
+};
+use crate::progress::ProgressLine;
+use crate::text::{ChatTemplate, GgufVocabulary, TemplateError, Tokenizer, TokenizerError};
+
+/// The default chain's components, as shipped.
+const BUILTIN: [(&str, &[u8]); 3] = [
+    ("rules", include_bytes!("../../plugins/dist/rules.wasm")),
+    ("penalties", include_bytes!("../../plugins/dist/penalties.wasm")),
+    ("sampler", include_bytes!("../../plugins/dist/sampler.wasm")),
+];
+
+/// Why a service could not be put together.
+#[derive(Debug, thiserror::Error)]
+pub enum AssembleError {
+    #[error("there is no home directory to keep a cache in; name one with --cache")]
+    NoCache,
+    #[error("cannot find this program's own file, which compiles plugins: {0}")]
+    NoExecutable(std::io::Error),
+    #[error(transparent)]
+    Model(#[from] LoadError),
+    #[error("the model's tokenizer: {0}")]
+    Tokenizer(#[from] TokenizerError),
+    #[error("the tokenizer has {tokenizer} tokens, but the model's rows only {rows}")]
+    TokenizerTooLarge { tokenizer: u32, rows: u32 },
+    #[error("the model's chat template: {0}")]
+    Template(#[from] TemplateError),
+    #[error("the model's vocabulary: {0}")]
+    Vocabulary(#[from] VocabularyError),
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    #[error("the plugin compiler: {0}")]
+    Compiler(UploadError),
+    #[error("the shipped plugin `{name}`: {error}")]
+    Builtin { name: &'static str, error: UploadError },
+    #[error("{0}")]
+    Engine(String),
+}
+
+/// Puts a service together. Shows its progress and takes seconds; the first
+/// time it also fetches the default model.
+///
+/// # Errors
+/// When a part cannot be had, in one sentence.
+pub fn assemble(config: &ServeConfig) -> Result<(Arc<Service>, JoinHandle<()>), AssembleError> {
+    let cache = cache_folder(config)?;
+    let mut progress = ProgressLine::default();
+    let path = match &config.model {
+        Some(path) => path.clone(),
+        None => mlx::default_model::fetch(&cache, &mut |step| progress.show(step))?,
+    };
+    let checkpoint = Checkpoint::open(&path)?;
+    let tokenizer = tokenizer(&checkpoint)?;
+    let info = model_info(config, &checkpoint, &tokenizer);
+    let model = served_model(config, &checkpoint, tokenizer, &info)?;
+    let runtime = Runtime::new(config.plugins())?;
+    let registry = Arc::new(registry(runtime.clone(), &cache)?);
+    let (engine, thread) = engine::spawn(config.engine(), info, move || {
+        mlx::load(&checkpoint, Backend::detect(), &mut |step| progress.show(step))
+    })
+    .map_err(|error| match error {
+        SpawnError::Model(error) => AssembleError::Model(error),
+        SpawnError::Threads(message) => AssembleError::Engine(message),
+    })?;
+    let service = Service { model, engine, runtime, registry, limits: config.bodies() };
+    Ok((Arc::new(service), thread))
+}
+
+fn cache_folder(config: &ServeConfig) -> Result<PathBuf, AssembleError> {
+    match &config.cache {
+        Some(folder) => Ok(folder.clone()),
+        None => etcetera::choose_base_strategy()
+            .map(|folders| folders.cache_dir().join("sluice"))
+            .map_err(|_| AssembleError::NoCache),
+    }
+}
+
+fn tokenizer(checkpoint: &Checkpoint) -> Result<Tokenizer, AssembleError> {
+    let mut tokenizer = match &checkpoint.tokenizer {
+        TokenizerData::Json(json) => Tokenizer::from_json(json)?,
+        TokenizerData::Gguf(keys) => Tokenizer::from_gguf(gguf_vocabulary(keys))?,
+    };
+    if tokenizer.size() > checkpoint.vocabulary_size {
+        return Err(AssembleError::TokenizerTooLarge {
+            tokenizer: tokenizer.size(),
+            rows: checkpoint.vocabulary_size,
+        });
+    }
+    tokenizer.pad_to(checkpoint.vocabulary_size);
+    Ok(tokenizer)
+}
+
+fn gguf_vocabulary(keys: &GgufTokenizer) -> GgufVocabulary {
+    GgufVocabulary {
+        model: keys.model.clone(),
+        pre: keys.pre.clone(),
+        tokens: keys.tokens.clone(),
+        merges: keys.merges.clone(),
+        token_types: keys.token_types.clone(),
+        bos: keys.bos,
+        add_bos: keys.add_bos,
+    }
+}
+
+fn model_info(config: &ServeConfig, checkpoint: &Checkpoint, tokenizer: &Tokenizer) -> ModelInfo {
+    ModelInfo {
+        vocabulary_size: checkpoint.vocabulary_size,
+        tokenizer_size: tokenizer.size(),
+        end_of_sequence: checkpoint.end_of_sequence.clone(),
+        // What the KV cache can never hold is no context.
+        context_length: checkpoint.context_length.min(config.kv_tokens),
+    }
+}
+
+fn served_model(
+    config: &ServeConfig,
+    checkpoint: &Checkpoint,
+    tokenizer: Tokenizer,
+    info: &ModelInfo,
+) -> Result<ServedModel, AssembleError> {
+    let template = checkpoint
+        .chat_template
+        .as_deref()
+        .map(|source| {
+            ChatTemplate::new(source, checkpoint.bos_token.clone(), checkpoint.eos_token.clone())
+        })
+        .transpose()?;
+    let id = config.model_name.clone().unwrap_or_else(|| checkpoint.name.clone());
+    Ok(ServedModel::new(id, tokenizer, template, info)?)
+}
+
+fn registry(runtime: Arc<Runtime>, cache: &Path) -> Result<Registry, AssembleError> {
+    let executable = std::env::current_exe().map_err(AssembleError::NoExecutable)?;
+    let compiler = Compiler::new(executable, cache).map_err(AssembleError::Compiler)?;
+    let registry = Registry::new(runtime, compiler);
+    for (name, bytes) in BUILTIN {
+        registry.upload_builtin(bytes).map_err(|error| AssembleError::Builtin { name, error })?;
+    }
+    Ok(registry)
+}

@@ -1,0 +1,9 @@
+//! The HTTP interface on a scripted model, with the shipped components: what
+//! is answered, what is refused, and that nothing is silently ignored.
+#![allow(clippy::unwrap_used)]
+
+mod answers;
+mod cancellation;
+mod plugins;
+mod refusals;
+mod server;
