@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, value_parser};
 
+use crate::bench::BenchArgs;
 use crate::engine::EngineConfig;
 use crate::http::BodyLimits;
 use crate::plugin;
@@ -25,6 +26,13 @@ pub struct Cli {
 pub enum Command {
     /// Serve the HTTP API; what happens without a command
     Serve(Box<ServeConfig>),
+    /// Measure decode steps at given batch sizes, with and without a chain
+    Bench {
+        #[command(flatten)]
+        args: BenchArgs,
+        #[command(flatten)]
+        model: ModelConfig,
+    },
     /// Compile one plugin from standard input, for the server itself
     #[command(hide = true)]
     PluginCompile {
@@ -40,17 +48,28 @@ impl Cli {
     }
 }
 
+/// Which model, and where things are kept.
+#[derive(Clone, Debug, Default, Args)]
+pub struct ModelConfig {
+    /// GGUF file, or Hugging Face or MLX folder, of the `llama` family
+    /// [default: SmolLM2-135M-Instruct, fetched once]
+    #[arg(long = "model", env = "SLUICE_MODEL", value_name = "PATH")]
+    pub path: Option<PathBuf>,
+
+    /// Name that requests give as `model` [default: the model's own]
+    #[arg(long = "model-name", env = "SLUICE_MODEL_NAME", value_name = "NAME")]
+    pub name: Option<String>,
+
+    /// Where models and compiled plugins are kept [default: the user's cache]
+    #[arg(long, env = "SLUICE_CACHE", value_name = "FOLDER")]
+    pub cache: Option<PathBuf>,
+}
+
 /// How to serve.
 #[derive(Clone, Debug, Args)]
 pub struct ServeConfig {
-    /// GGUF file, or Hugging Face or MLX folder, of the `llama` family
-    /// [default: SmolLM2-135M-Instruct, fetched once]
-    #[arg(long, env = "SLUICE_MODEL", value_name = "PATH")]
-    pub model: Option<PathBuf>,
-
-    /// Name that requests give as `model` [default: the model's own]
-    #[arg(long, env = "SLUICE_MODEL_NAME", value_name = "NAME")]
-    pub model_name: Option<String>,
+    #[command(flatten)]
+    pub model: ModelConfig,
 
     /// Address to listen on; the default is this machine alone, for there is
     /// no authentication
@@ -60,10 +79,6 @@ pub struct ServeConfig {
     /// Port to listen on; 0 takes a free one and prints it
     #[arg(long, env = "SLUICE_PORT", default_value_t = 8080)]
     pub port: u16,
-
-    /// Where models and compiled plugins are kept [default: the user's cache]
-    #[arg(long, env = "SLUICE_CACHE", value_name = "FOLDER")]
-    pub cache: Option<PathBuf>,
 
     /// Most sequences in one batch; a step grows with it, and so does what a
     /// step yields

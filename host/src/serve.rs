@@ -31,7 +31,7 @@ pub enum ServeError {
 pub fn serve(config: &ServeConfig) -> Result<(), ServeError> {
     let listener = listen(config)?;
     let address = listener.local_addr()?;
-    let (service, engine) = assemble(config)?;
+    let (service, engine) = assemble(&config.model, config.engine(), config.plugins(), config.bodies())?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_stack_size(STACK_BYTES)

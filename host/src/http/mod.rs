@@ -63,6 +63,12 @@ pub struct BodyLimits {
     pub plugin_bytes: usize,
 }
 
+impl Default for BodyLimits {
+    fn default() -> Self {
+        Self { request_bytes: 8 << 20, plugin_bytes: 64 << 20 }
+    }
+}
+
 /// All routes.
 pub fn router(service: Arc<Service>) -> Router {
     Router::new()
