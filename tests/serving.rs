@@ -68,13 +68,14 @@ fn mixed() -> Vec<Value> {
         "def fibonacci(n):\n",
         "In 1969, humans first walked on the Moon. ",
     ];
+    let temperatures = [0.0, 0.7, 1.0, 1.3];
     (0..16u64)
         .map(|i| {
             let mut body = json!({
                 "prompt": prompts[i as usize % 4].repeat(1 + i as usize * 3 % 11),
                 "max_tokens": 12 + i * 5 % 17,
                 "seed": i as i64 - 3,
-                "temperature": [0.0, 0.7, 1.0, 1.3][i as usize / 2 % 4],
+                "temperature": temperatures[i as usize / 2 % 4],
             });
             match i % 5 {
                 0 => body["presence_penalty"] = 1.1.into(),

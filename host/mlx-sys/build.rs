@@ -106,6 +106,8 @@ fn build() -> Result<()> {
             wheel.package
         ));
     }
+    // If somebody empties the cache, fetch it again.
+    println!("cargo::rerun-if-changed={}", library.display());
     compile_mlx_c(&mlx.join("mlx/include"), &fetch_mlx_c()?)?;
 
     println!(

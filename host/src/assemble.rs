@@ -7,12 +7,12 @@ use std::thread::JoinHandle;
 
 use etcetera::BaseStrategy;
 
-use crate::config::ServeConfig;
-use crate::engine::{self, ModelInfo, SpawnError};
-use crate::http::{ServedModel, Service};
+use crate::config::ModelConfig;
+use crate::engine::{self, EngineConfig, ModelInfo, SpawnError};
+use crate::http::{RequestLimits, ServedModel, Service};
 use crate::mlx::{self, Backend, Checkpoint, GgufTokenizer, LoadError, TokenizerData};
 use crate::plugin::{
-    Compiler, Registry, Runtime, RuntimeError, UploadError, VocabularyError,
+    self, Compiler, Registry, Runtime, RuntimeError, UploadError, VocabularyError,
 };
 use crate::progress::ProgressLine;
 use crate::text::{ChatTemplate, GgufVocabulary, TemplateError, Tokenizer, TokenizerError};
@@ -20,7 +20,10 @@ use crate::text::{ChatTemplate, GgufVocabulary, TemplateError, Tokenizer, Tokeni
 /// The default chain's components, as shipped.
 const BUILTIN: [(&str, &[u8]); 3] = [
     ("rules", include_bytes!("../../plugins/dist/rules.wasm")),
-    ("penalties", include_bytes!("../../plugins/dist/penalties.wasm")),
+    (
+        "penalties",
+        include_bytes!("../../plugins/dist/penalties.wasm"),
+    ),
     ("sampler", include_bytes!("../../plugins/dist/sampler.wasm")),
 ];
 
@@ -46,7 +49,10 @@ pub enum AssembleError {
     #[error("the plugin compiler: {0}")]
     Compiler(UploadError),
     #[error("the shipped plugin `{name}`: {error}")]
-    Builtin { name: &'static str, error: UploadError },
+    Builtin {
+        name: &'static str,
+        error: UploadError,
+    },
     #[error("{0}")]
     Engine(String),
 }
@@ -56,31 +62,44 @@ pub enum AssembleError {
 ///
 /// # Errors
 /// When a part cannot be had, in one sentence.
-pub fn assemble(config: &ServeConfig) -> Result<(Arc<Service>, JoinHandle<()>), AssembleError> {
-    let cache = cache_folder(config)?;
+pub fn assemble(
+    model: &ModelConfig,
+    engine: EngineConfig,
+    plugins: plugin::Limits,
+    requests: RequestLimits,
+) -> Result<(Arc<Service>, JoinHandle<()>), AssembleError> {
+    let cache = cache_folder(model)?;
     let mut progress = ProgressLine::default();
-    let path = match &config.model {
+    let path = match &model.path {
         Some(path) => path.clone(),
         None => mlx::default_model::fetch(&cache, &mut |step| progress.show(step))?,
     };
     let checkpoint = Checkpoint::open(&path)?;
     let tokenizer = tokenizer(&checkpoint)?;
-    let info = model_info(config, &checkpoint, &tokenizer);
-    let model = served_model(config, &checkpoint, tokenizer, &info)?;
-    let runtime = Runtime::new(config.plugins())?;
+    let info = model_info(&engine, &checkpoint, &tokenizer);
+    let model = served_model(model, &checkpoint, tokenizer, &info)?;
+    let runtime = Runtime::new(plugins)?;
     let registry = Arc::new(registry(runtime.clone(), &cache)?);
-    let (engine, thread) = engine::spawn(config.engine(), info, move || {
-        mlx::load(&checkpoint, Backend::detect(), &mut |step| progress.show(step))
+    let (engine, thread) = engine::spawn(engine, info, move || {
+        mlx::load(&checkpoint, Backend::detect(), &mut |step| {
+            progress.show(step)
+        })
     })
     .map_err(|error| match error {
         SpawnError::Model(error) => AssembleError::Model(error),
         SpawnError::Threads(message) => AssembleError::Engine(message),
     })?;
-    let service = Service { model, engine, runtime, registry, limits: config.requests() };
+    let service = Service {
+        model,
+        engine,
+        runtime,
+        registry,
+        limits: requests,
+    };
     Ok((Arc::new(service), thread))
 }
 
-fn cache_folder(config: &ServeConfig) -> Result<PathBuf, AssembleError> {
+fn cache_folder(config: &ModelConfig) -> Result<PathBuf, AssembleError> {
     match &config.cache {
         Some(folder) => Ok(folder.clone()),
         None => etcetera::choose_base_strategy()
@@ -116,18 +135,18 @@ fn gguf_vocabulary(keys: &GgufTokenizer) -> GgufVocabulary {
     }
 }
 
-fn model_info(config: &ServeConfig, checkpoint: &Checkpoint, tokenizer: &Tokenizer) -> ModelInfo {
+fn model_info(config: &EngineConfig, checkpoint: &Checkpoint, tokenizer: &Tokenizer) -> ModelInfo {
     ModelInfo {
         vocabulary_size: checkpoint.vocabulary_size,
         tokenizer_size: tokenizer.size(),
         end_of_sequence: checkpoint.end_of_sequence.clone(),
         // What the KV cache can never hold is no context.
-        context_length: checkpoint.context_length.min(config.kv_tokens),
+        context_length: checkpoint.context_length.min(config.kv_tokens as u32),
     }
 }
 
 fn served_model(
-    config: &ServeConfig,
+    config: &ModelConfig,
     checkpoint: &Checkpoint,
     tokenizer: Tokenizer,
     info: &ModelInfo,
@@ -136,10 +155,17 @@ fn served_model(
         .chat_template
         .as_deref()
         .map(|source| {
-            ChatTemplate::new(source, checkpoint.bos_token.clone(), checkpoint.eos_token.clone())
+            ChatTemplate::new(
+                source,
+                checkpoint.bos_token.clone(),
+                checkpoint.eos_token.clone(),
+            )
         })
         .transpose()?;
-    let id = config.model_name.clone().unwrap_or_else(|| checkpoint.name.clone());
+    let id = config
+        .name
+        .clone()
+        .unwrap_or_else(|| checkpoint.name.clone());
     Ok(ServedModel::new(id, tokenizer, template, info)?)
 }
 
@@ -148,7 +174,9 @@ fn registry(runtime: Arc<Runtime>, cache: &Path) -> Result<Registry, AssembleErr
     let compiler = Compiler::new(executable, cache).map_err(AssembleError::Compiler)?;
     let registry = Registry::new(runtime, compiler);
     for (name, bytes) in BUILTIN {
-        registry.upload_builtin(bytes).map_err(|error| AssembleError::Builtin { name, error })?;
+        registry
+            .upload_builtin(bytes)
+            .map_err(|error| AssembleError::Builtin { name, error })?;
     }
     Ok(registry)
 }

@@ -5,8 +5,14 @@
 //! minute of the machine meets all of them.
 
 use crate::{
-    engine::{Chain, EVENT_BUFFER, Event, Handle, Stats, Submission, TokenId, fake},
-    plugin::{OpenError, Registry, Runtime, SequenceInfo, StageRef, Vocabulary},
+    assemble::{AssembleError, assemble},
+    config::ModelConfig,
+    engine::{
+        Chain, EVENT_BUFFER, EngineConfig, Event, Handle, Stats, SubmitError, Submission, TokenId,
+        fake,
+    },
+    http::RequestLimits,
+    plugin::{Limits, OpenError, Registry, Runtime, SequenceInfo, StageRef, Vocabulary},
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -82,13 +88,13 @@ impl Arm {
 }
 
 /// What a bench works on.
-pub struct Bench {
-    pub engine: Handle,
-    pub runtime: Arc<Runtime>,
-    pub registry: Arc<Registry>,
-    pub vocabulary: Arc<Vocabulary>,
+struct Bench {
+    engine: Handle,
+    runtime: Arc<Runtime>,
+    registry: Arc<Registry>,
+    vocabulary: Arc<Vocabulary>,
     /// Tokens that prompts are cut from; at least one.
-    pub text: Vec<TokenId>,
+    text: Vec<TokenId>,
 }
 
 /// Why a bench could not run.
@@ -97,28 +103,30 @@ pub enum BenchError {
     #[error("no plugin is named `{0}`")]
     NoPlugin(&'static str),
     #[error(transparent)]
+    Assemble(#[from] AssembleError),
+    #[error(transparent)]
     Open(#[from] OpenError),
     #[error(transparent)]
-    Submit(#[from] crate::engine::SubmitError),
+    Submit(#[from] SubmitError),
     #[error("a sequence ended early: {0}")]
     Ended(String),
 }
 
 /// The figures of one batch size and chain.
 #[derive(Debug, Serialize)]
-pub struct Figures {
-    pub batch: usize,
-    pub chain: Arm,
+struct Figures {
+    batch: usize,
+    chain: Arm,
     /// Median wall time of a step, from token to token.
-    pub step_ms_median: f64,
+    step_ms_median: f64,
     /// The step that one in ten is faster than.
-    pub step_ms_p10: f64,
+    step_ms_p10: f64,
     /// The step that one in ten is slower than.
-    pub step_ms_p90: f64,
+    step_ms_p90: f64,
     /// Tokens of all rows per second, from the median.
-    pub tokens_per_second: f64,
+    tokens_per_second: f64,
     /// Part of the steps' time in which the engine waited for chains.
-    pub chain_share: f64,
+    chain_share: f64,
 }
 
 #[derive(Default)]
@@ -128,12 +136,47 @@ struct Samples {
     chain: Duration,
 }
 
+/// Loads the model, measures and prints.
+///
+/// # Errors
+/// When the model cannot be loaded, a chain not opened, or a sequence ends
+/// early.
+pub fn run(model: &ModelConfig, args: &BenchArgs) -> Result<(), BenchError> {
+    let largest = args.batch.iter().copied().max().unwrap_or(1);
+    let defaults = EngineConfig::default();
+    let engine = EngineConfig {
+        max_batch: largest,
+        kv_tokens: defaults.kv_tokens.max(largest * 8192),
+        ..defaults
+    };
+    let (service, thread) = assemble(model, engine, Limits::default(), RequestLimits::default())?;
+    let bench = Bench {
+        engine: service.engine.clone(),
+        runtime: service.runtime.clone(),
+        registry: service.registry.clone(),
+        vocabulary: service.model.vocabulary().clone(),
+        text: (1000..1500).collect(),
+    };
+    drop(service);
+    let arms = args.batch.len() * args.chain.len() * (args.rounds as usize + 1);
+    let bar = indicatif::ProgressBar::new(arms as u64);
+    let figures = bench.measure_all(args, || bar.inc(1))?;
+    bar.finish_and_clear();
+    if args.json {
+        println!("{}", json!({"rows": figures}));
+    } else {
+        print!("{}", table(&figures));
+    }
+    drop(bench);
+    // MLX must not be torn down under its own thread.
+    thread
+        .join()
+        .map_err(|_| BenchError::Ended("the engine's thread panicked".into()))
+}
+
 impl Bench {
     /// Runs all rounds. `progress` is told of each measured arm.
-    ///
-    /// # Errors
-    /// When a chain cannot be opened or a sequence ends early.
-    pub fn run(
+    fn measure_all(
         &self,
         args: &BenchArgs,
         mut progress: impl FnMut(),
@@ -273,7 +316,7 @@ fn figures(((batch, chain), mut samples): ((usize, Arm), Samples)) -> Figures {
 }
 
 /// A table for people.
-pub fn table(figures: &[Figures]) -> String {
+fn table(figures: &[Figures]) -> String {
     use std::fmt::Write;
     let mut table = String::from(
         "| batch | chain | ms per step | 10 % … 90 % | tokens/s | chain's share |\n\

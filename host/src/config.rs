@@ -5,12 +5,10 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, value_parser};
 
+use crate::bench::BenchArgs;
 use crate::engine::EngineConfig;
 use crate::http::RequestLimits;
 use crate::plugin;
-
-/// Most choices of one request. OpenAI's limit for `n`.
-const MAX_CHOICES: usize = 128;
 
 /// Serves text generation on MLX in which WebAssembly components choose every
 /// token.
@@ -28,6 +26,13 @@ pub struct Cli {
 pub enum Command {
     /// Serve the HTTP API; what happens without a command
     Serve(Box<ServeConfig>),
+    /// Measure decode steps at given batch sizes, with and without a chain
+    Bench {
+        #[command(flatten)]
+        args: BenchArgs,
+        #[command(flatten)]
+        model: ModelConfig,
+    },
     /// Compile one plugin from standard input, for the server itself
     #[command(hide = true)]
     PluginCompile {
@@ -39,21 +44,33 @@ pub enum Command {
 impl Cli {
     /// The command, `serve` if none was given.
     pub fn into_command(self) -> Command {
-        self.command.unwrap_or_else(|| Command::Serve(Box::new(self.serve)))
+        self.command
+            .unwrap_or_else(|| Command::Serve(Box::new(self.serve)))
     }
+}
+
+/// Which model, and where things are kept.
+#[derive(Clone, Debug, Default, Args)]
+pub struct ModelConfig {
+    /// GGUF file, or Hugging Face or MLX folder, of the `llama` family
+    /// [default: SmolLM2-135M-Instruct, fetched once]
+    #[arg(long = "model", env = "SLUICE_MODEL", value_name = "PATH")]
+    pub path: Option<PathBuf>,
+
+    /// Name that requests give as `model` [default: the model's own]
+    #[arg(long = "model-name", env = "SLUICE_MODEL_NAME", value_name = "NAME")]
+    pub name: Option<String>,
+
+    /// Where models and compiled plugins are kept [default: the user's cache]
+    #[arg(long, env = "SLUICE_CACHE", value_name = "FOLDER")]
+    pub cache: Option<PathBuf>,
 }
 
 /// How to serve.
 #[derive(Clone, Debug, Args)]
 pub struct ServeConfig {
-    /// GGUF file, or Hugging Face or MLX folder, of the `llama` family
-    /// [default: SmolLM2-135M-Instruct, fetched once]
-    #[arg(long, env = "SLUICE_MODEL", value_name = "PATH")]
-    pub model: Option<PathBuf>,
-
-    /// Name that requests give as `model` [default: the model's own]
-    #[arg(long, env = "SLUICE_MODEL_NAME", value_name = "NAME")]
-    pub model_name: Option<String>,
+    #[command(flatten)]
+    pub model: ModelConfig,
 
     /// Address to listen on; the default is this machine alone, for there is
     /// no authentication
@@ -63,10 +80,6 @@ pub struct ServeConfig {
     /// Port to listen on; 0 takes a free one and prints it
     #[arg(long, env = "SLUICE_PORT", default_value_t = 8080)]
     pub port: u16,
-
-    /// Where models and compiled plugins are kept [default: the user's cache]
-    #[arg(long, env = "SLUICE_CACHE", value_name = "FOLDER")]
-    pub cache: Option<PathBuf>,
 
     /// Most sequences in one batch; a step grows with it, and so does what a
     /// step yields
@@ -146,7 +159,9 @@ impl ServeConfig {
         RequestLimits {
             request_bytes: self.max_body_bytes as usize,
             plugin_bytes: self.max_plugin_bytes as usize,
-            choices: MAX_CHOICES.min(self.max_waiting as usize),
+            choices: RequestLimits::default()
+                .choices
+                .min(self.max_waiting as usize),
         }
     }
 }
@@ -176,7 +191,10 @@ mod tests {
 
     #[test]
     fn serve_is_what_happens_without_a_command() {
-        for arguments in [&["--port", "0", "--max-batch", "4"][..], &["serve", "--port", "0", "--max-batch", "4"]] {
+        for arguments in [
+            &["--port", "0", "--max-batch", "4"][..],
+            &["serve", "--port", "0", "--max-batch", "4"],
+        ] {
             let config = serve(arguments);
             assert_eq!((config.port, config.max_batch), (0, 4));
             assert_eq!(config.host, "127.0.0.1");
@@ -198,6 +216,10 @@ mod tests {
         assert_eq!(config.plugins().open, limits.open);
         assert_eq!(config.plugins().memory_bytes, limits.memory_bytes);
         assert_eq!(config.plugins().upload_bytes, limits.upload_bytes);
+        let requests = RequestLimits::default();
+        assert_eq!(config.requests().request_bytes, requests.request_bytes);
+        assert_eq!(config.requests().plugin_bytes, requests.plugin_bytes);
+        assert_eq!(config.requests().choices, requests.choices);
     }
 
     #[test]
@@ -210,7 +232,8 @@ mod tests {
 
     #[test]
     fn the_compiler_takes_its_output() {
-        let Command::PluginCompile { output } = parse(&["plugin-compile", "out.bin"]).unwrap() else {
+        let Command::PluginCompile { output } = parse(&["plugin-compile", "out.bin"]).unwrap()
+        else {
             panic!("another command");
         };
         assert_eq!(output, PathBuf::from("out.bin"));

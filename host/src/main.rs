@@ -4,14 +4,17 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use sluice::config::{Cli, Command};
-use sluice::{plugin, serve, telemetry};
+use sluice::{bench, plugin, serve, telemetry};
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().into_command() {
         Command::PluginCompile { output } => return plugin::compile_child(&output),
         Command::Serve(config) => {
             telemetry::init();
-            serve::serve(&config)
+            serve::serve(&config).map_err(|error| error.to_string())
+        }
+        Command::Bench { args, model } => {
+            bench::run(&model, &args).map_err(|error| error.to_string())
         }
     };
     match outcome {

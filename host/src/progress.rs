@@ -32,7 +32,8 @@ impl ProgressLine {
         self.task = step.task;
         self.bar = None;
         if std::io::stderr().is_terminal() {
-            let bar = ProgressBar::with_draw_target(Some(step.total_bytes), ProgressDrawTarget::stderr());
+            let bar =
+                ProgressBar::with_draw_target(Some(step.total_bytes), ProgressDrawTarget::stderr());
             let template = "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}";
             if let Ok(style) = ProgressStyle::with_template(template) {
                 bar.set_style(style);

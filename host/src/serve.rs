@@ -17,7 +17,11 @@ const GRACE: Duration = Duration::from_secs(5);
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     #[error("cannot listen on {host}:{port}: {source}")]
-    Listen { host: String, port: u16, source: std::io::Error },
+    Listen {
+        host: String,
+        port: u16,
+        source: std::io::Error,
+    },
     #[error(transparent)]
     Assemble(#[from] AssembleError),
     #[error("the server failed: {0}")]
@@ -31,7 +35,12 @@ pub enum ServeError {
 pub fn serve(config: &ServeConfig) -> Result<(), ServeError> {
     let listener = listen(config)?;
     let address = listener.local_addr()?;
-    let (service, engine) = assemble(config)?;
+    let (service, engine) = assemble(
+        &config.model,
+        config.engine(),
+        config.plugins(),
+        config.requests(),
+    )?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_stack_size(STACK_BYTES)

@@ -12,25 +12,66 @@ use crate::engine::Stats;
 pub fn init() {
     let filter =
         EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn,sluice=info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
 }
 
 /// The engine's figures in Prometheus' text format.
 pub fn exposition(stats: &Stats) -> String {
     let seconds = |time: Duration| time.as_secs_f64();
     let metrics = [
-        ("sluice_sequences_running", "gauge", "Sequences in the batch.", stats.running as f64),
-        ("sluice_sequences_waiting", "gauge", "Sequences that wait for it.", stats.waiting as f64),
-        ("sluice_steps_total", "counter", "Decode steps.", stats.steps as f64),
-        ("sluice_rows_total", "counter", "Rows computed, prefill included.", stats.rows as f64),
-        ("sluice_step_seconds_total", "counter", "Time of all steps.", seconds(stats.step)),
-        ("sluice_forward_seconds_total", "counter", "Of that, forward passes.", seconds(stats.forward)),
-        ("sluice_chain_seconds_total", "counter", "Of that, added by stages.", seconds(stats.chain)),
+        (
+            "sluice_sequences_running",
+            "gauge",
+            "Sequences in the batch.",
+            stats.running as f64,
+        ),
+        (
+            "sluice_sequences_waiting",
+            "gauge",
+            "Sequences that wait for it.",
+            stats.waiting as f64,
+        ),
+        (
+            "sluice_steps_total",
+            "counter",
+            "Decode steps.",
+            stats.steps as f64,
+        ),
+        (
+            "sluice_rows_total",
+            "counter",
+            "Rows computed, prefill included.",
+            stats.rows as f64,
+        ),
+        (
+            "sluice_step_seconds_total",
+            "counter",
+            "Time of all steps.",
+            seconds(stats.step),
+        ),
+        (
+            "sluice_forward_seconds_total",
+            "counter",
+            "Of that, forward passes.",
+            seconds(stats.forward),
+        ),
+        (
+            "sluice_chain_seconds_total",
+            "counter",
+            "Of that, added by stages.",
+            seconds(stats.chain),
+        ),
     ];
     let mut text = String::new();
     for (name, kind, help, value) in metrics {
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}");
+        let _ = writeln!(
+            text,
+            "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}"
+        );
     }
     text
 }

@@ -18,7 +18,9 @@ fn chat(answer: &str) -> Value {
 }
 
 fn with(mut body: Value, fields: &Value) -> Value {
-    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    body.as_object_mut()
+        .unwrap()
+        .extend(fields.as_object().unwrap().clone());
     body
 }
 
@@ -79,8 +81,13 @@ async fn usage_comes_in_a_chunk_of_its_own() {
 #[tokio::test]
 async fn an_answer_of_only_the_end_token_is_empty_and_finished() {
     let server = Server::shared();
-    assert_eq!(server.completed(json!({"prompt": "\n"})).await, (String::new(), "stop".into(), 0));
-    let answer = server.post(CHAT, &with(chat(""), &json!({"stream": true}))).await;
+    assert_eq!(
+        server.completed(json!({"prompt": "\n"})).await,
+        (String::new(), "stop".into(), 0)
+    );
+    let answer = server
+        .post(CHAT, &with(chat(""), &json!({"stream": true})))
+        .await;
     let events = answer.events();
     assert_eq!(events.len(), 3, "role, finish, done: {}", answer.text);
     let finish: Value = serde_json::from_str(events[1]).unwrap();
@@ -93,32 +100,63 @@ async fn an_answer_of_only_the_end_token_is_empty_and_finished() {
 async fn own_stops_do_not_replace_the_end_token() {
     let server = Server::shared();
     let fields = json!({"prompt": "a<eos>b\n", "stop": ["dd"]});
-    assert_eq!(server.completed(fields).await, ("a".into(), "stop".into(), 1));
+    assert_eq!(
+        server.completed(fields).await,
+        ("a".into(), "stop".into(), 1)
+    );
     let fields = json!({"prompt": "adb\n", "stop_token_ids": [7]});
-    assert_eq!(server.completed(fields).await, ("a".into(), "stop".into(), 1));
+    assert_eq!(
+        server.completed(fields).await,
+        ("a".into(), "stop".into(), 1)
+    );
 }
 
 #[tokio::test]
 async fn stop_strings_are_found_across_tokens_and_never_shown() {
     let server = Server::shared();
-    for stop in [json!("bc"), json!(["bc"]), json!(["dd", "bc"]), json!(["bcd", "bc"])] {
+    for stop in [
+        json!("bc"),
+        json!(["bc"]),
+        json!(["dd", "bc"]),
+        json!(["bcd", "bc"]),
+    ] {
         let fields = json!({"prompt": "abcd\n", "stop": stop});
-        assert_eq!(server.completed(fields.clone()).await, ("a".into(), "stop".into(), 1), "{stop}");
+        assert_eq!(
+            server.completed(fields.clone()).await,
+            ("a".into(), "stop".into(), 1),
+            "{stop}"
+        );
         assert_eq!(server.deltas(fields).await.concat(), "a", "{stop}");
     }
     // Held back while a match is possible, shown when it is not.
-    let deltas = server.deltas(json!({"prompt": "abdbc\n", "stop": "bc"})).await;
+    let deltas = server
+        .deltas(json!({"prompt": "abdbc\n", "stop": "bc"}))
+        .await;
     assert_eq!(deltas, strings(&["a", "bd"]));
     // The string wins over the length, which shows what was held back.
     let fields = json!({"prompt": "abc\n", "stop": "bc", "max_tokens": 3});
-    assert_eq!(server.completed(fields).await, ("a".into(), "stop".into(), 1));
+    assert_eq!(
+        server.completed(fields).await,
+        ("a".into(), "stop".into(), 1)
+    );
     let fields = json!({"prompt": "abc\n", "stop": "bc", "max_tokens": 2});
-    assert_eq!(server.completed(fields).await, ("ab".into(), "length".into(), 2));
-    let answer = server.complete(json!({"prompt": "abc\n", "stop": ["c", "bc"]})).await;
-    assert_eq!(answer["choices"][0]["stop_reason"], "bc", "together the longest wins: {answer}");
+    assert_eq!(
+        server.completed(fields).await,
+        ("ab".into(), "length".into(), 2)
+    );
+    let answer = server
+        .complete(json!({"prompt": "abc\n", "stop": ["c", "bc"]}))
+        .await;
+    assert_eq!(
+        answer["choices"][0]["stop_reason"], "bc",
+        "together the longest wins: {answer}"
+    );
     for stop in [json!(null), json!([])] {
         let fields = json!({"prompt": "ab\n", "stop": stop});
-        assert_eq!(server.completed(fields).await, ("ab".into(), "stop".into(), 2));
+        assert_eq!(
+            server.completed(fields).await,
+            ("ab".into(), "stop".into(), 2)
+        );
     }
 }
 
@@ -126,7 +164,10 @@ async fn stop_strings_are_found_across_tokens_and_never_shown() {
 async fn characters_are_shown_whole() {
     let server = Server::shared();
     let prompt = json!({"prompt": [8, 9, 2, 5, 10, 11, 6]});
-    assert_eq!(server.completed(prompt.clone()).await, ("😀a あ".into(), "stop".into(), 6));
+    assert_eq!(
+        server.completed(prompt.clone()).await,
+        ("😀a あ".into(), "stop".into(), 6)
+    );
     let deltas = server.deltas(prompt).await;
     assert_eq!(deltas, strings(&["😀", "a", " ", "あ"]));
     let cut = json!({"prompt": [2, 8, 6]});
@@ -138,7 +179,10 @@ async fn lengths_end_at_max_tokens_or_the_context() {
     let server = Server::shared();
     for (max_tokens, text) in [(1, "a"), (2, "aa"), (3, "aaa")] {
         let fields = json!({"prompt": "a", "max_tokens": max_tokens});
-        assert_eq!(server.completed(fields).await, (text.into(), "length".into(), max_tokens));
+        assert_eq!(
+            server.completed(fields).await,
+            (text.into(), "length".into(), max_tokens)
+        );
     }
     for max_tokens in [json!(null), json!(100), json!(1_000_000_000_000_u64)] {
         let fields = json!({"prompt": "aaaa", "max_tokens": max_tokens});
@@ -146,7 +190,10 @@ async fn lengths_end_at_max_tokens_or_the_context() {
         assert_eq!((reason.as_str(), tokens), ("length", 60));
     }
     let fields = json!({"prompt": "a".repeat(63), "max_tokens": 100});
-    assert_eq!(server.completed(fields).await, ("a".into(), "length".into(), 1));
+    assert_eq!(
+        server.completed(fields).await,
+        ("a".into(), "length".into(), 1)
+    );
 }
 
 #[tokio::test]
@@ -195,8 +242,15 @@ async fn neutral_values_change_nothing() {
     let plain = server.complete(fields.clone()).await;
     let answer = server.complete(with(fields.clone(), &neutral)).await;
     assert_eq!(answer["choices"], plain["choices"]);
-    for top_k in [json!(-1), json!(12), json!(1_000_000_000_000_u64), json!(1e12)] {
-        let answer = server.complete(with(fields.clone(), &json!({"top_k": top_k}))).await;
+    for top_k in [
+        json!(-1),
+        json!(12),
+        json!(1_000_000_000_000_u64),
+        json!(1e12),
+    ] {
+        let answer = server
+            .complete(with(fields.clone(), &json!({"top_k": top_k})))
+            .await;
         assert_eq!(answer["choices"], plain["choices"], "{top_k}");
     }
 }
@@ -215,12 +269,16 @@ async fn min_tokens_holds_off_every_end() {
 #[tokio::test]
 async fn a_seed_decides_and_is_named() {
     let server = Server::shared();
-    let body = |seed: Value| json!({"prompt": "a", "max_tokens": 50, "temperature": 1, "seed": seed});
+    let body =
+        |seed: Value| json!({"prompt": "a", "max_tokens": 50, "temperature": 1, "seed": seed});
     let mut texts = Vec::new();
     for seed in [json!(0), json!(-1), json!(i64::MAX), json!(i64::MIN)] {
         let first = server.post(COMPLETIONS, &body(seed.clone())).await;
         let again = server.post(COMPLETIONS, &body(seed.clone())).await;
-        assert_eq!(first.header("x-sluice-seed"), Some(seed.to_string().as_str()));
+        assert_eq!(
+            first.header("x-sluice-seed"),
+            Some(seed.to_string().as_str())
+        );
         assert_eq!(first.json()["choices"], again.json()["choices"], "{seed}");
         texts.push(first.json()["choices"][0]["text"].clone());
     }
@@ -242,7 +300,12 @@ async fn choices_are_numbered_and_counted_together() {
         .as_array()
         .unwrap()
         .iter()
-        .map(|choice| (choice["index"].as_u64().unwrap(), choice["text"].as_str().unwrap()))
+        .map(|choice| {
+            (
+                choice["index"].as_u64().unwrap(),
+                choice["text"].as_str().unwrap(),
+            )
+        })
         .collect();
     assert_eq!(choices, [(0, "ab"), (1, "ab"), (2, "ab")]);
     assert_eq!(
@@ -252,7 +315,9 @@ async fn choices_are_numbered_and_counted_together() {
 
     // Each has a stage state of its own, and chance of its own.
     let answer = server
-        .complete(json!({"prompt": "a", "n": 3, "max_tokens": 3, "processors": [{"plugin": "counter"}]}))
+        .complete(
+            json!({"prompt": "a", "n": 3, "max_tokens": 3, "processors": [{"plugin": "counter"}]}),
+        )
         .await;
     for choice in answer["choices"].as_array().unwrap() {
         assert_eq!(choice["text"], "abc");
@@ -307,7 +372,9 @@ async fn several_prompts_are_several_choices() {
     // A prompt's chance does not depend on the prompts beside it.
     let fields = json!({"max_tokens": 30, "temperature": 1, "seed": 3});
     let alone = server.complete(with(json!({"prompt": "b"}), &fields)).await;
-    let beside = server.complete(with(json!({"prompt": ["a", "b"]}), &fields)).await;
+    let beside = server
+        .complete(with(json!({"prompt": ["a", "b"]}), &fields))
+        .await;
     assert_eq!(beside["choices"][1]["text"], alone["choices"][0]["text"]);
 }
 
@@ -325,7 +392,10 @@ async fn messages_of_every_accepted_form_are_answered() {
     });
     let answer = server.post(CHAT, &body).await.json();
     assert_eq!(answer["choices"][0]["message"]["content"], "abcd");
-    let body = with(body, &json!({"model": "scripted", "max_completion_tokens": 2}));
+    let body = with(
+        body,
+        &json!({"model": "scripted", "max_completion_tokens": 2}),
+    );
     let answer = server.post(CHAT, &body).await.json();
     assert_eq!(answer["choices"][0]["message"]["content"], "ab");
 }
@@ -346,11 +416,20 @@ async fn models_health_and_metrics_are_answered() {
     let list = server.get("/v1/models").await.json();
     assert_eq!(list["object"], "list");
     assert_eq!(list["data"][0]["id"], "scripted");
-    assert_eq!(server.get("/v1/models/scripted").await.json(), list["data"][0]);
+    assert_eq!(
+        server.get("/v1/models/scripted").await.json(),
+        list["data"][0]
+    );
     let missing = server.get("/v1/models/a/b").await;
     assert_eq!(missing.status, StatusCode::NOT_FOUND);
     assert_eq!(missing.json()["error"]["code"], "model_not_found");
     assert_eq!(server.get("/health").await.json()["status"], "ok");
     let metrics = server.get("/metrics").await;
-    assert!(metrics.text.contains("# TYPE sluice_sequences_running gauge\n"), "{}", metrics.text);
+    assert!(
+        metrics
+            .text
+            .contains("# TYPE sluice_sequences_running gauge\n"),
+        "{}",
+        metrics.text
+    );
 }

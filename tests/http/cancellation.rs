@@ -30,7 +30,9 @@ fn endless(max_batch: usize, max_waiting: usize) -> Server {
 
 fn body(fields: &Value) -> Body {
     let mut body = json!({"prompt": "a", "temperature": 0});
-    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    body.as_object_mut()
+        .unwrap()
+        .extend(fields.as_object().unwrap().clone());
     Body::from(body.to_string())
 }
 
@@ -71,7 +73,9 @@ async fn a_client_that_leaves_takes_its_sequences_along() {
         }
         server.idle().await;
     }
-    let answer = server.send(Method::POST, COMPLETIONS, body(&json!({"max_tokens": 3}))).await;
+    let answer = server
+        .send(Method::POST, COMPLETIONS, body(&json!({"max_tokens": 3})))
+        .await;
     assert_eq!(answer.json()["choices"][0]["text"], "aaa");
 }
 
@@ -81,32 +85,52 @@ async fn a_full_queue_is_answered_with_when_to_come_back() {
     let streaming = json!({"stream": true});
     let mut open = Vec::new();
     for waiting in 0..=2 {
-        open.push(server.open(Method::POST, COMPLETIONS, body(&streaming)).await);
+        open.push(
+            server
+                .open(Method::POST, COMPLETIONS, body(&streaming))
+                .await,
+        );
         until(&server, 1, waiting).await;
         // A request of several choices gets all of them or none.
         if waiting > 0 {
-            let answer = server.send(Method::POST, COMPLETIONS, body(&json!({"n": 2}))).await;
+            let answer = server
+                .send(Method::POST, COMPLETIONS, body(&json!({"n": 2})))
+                .await;
             assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
             assert_eq!(answer.json()["error"]["code"], "overloaded");
             assert_eq!(answer.header("retry-after"), Some("1"));
             until(&server, 1, waiting).await;
         }
     }
-    let answer = server.send(Method::POST, COMPLETIONS, body(&json!({"n": 3}))).await;
-    assert_eq!(answer.status, StatusCode::BAD_REQUEST, "could never run: {}", answer.text);
+    let answer = server
+        .send(Method::POST, COMPLETIONS, body(&json!({"n": 3})))
+        .await;
+    assert_eq!(
+        answer.status,
+        StatusCode::BAD_REQUEST,
+        "could never run: {}",
+        answer.text
+    );
     drop(open);
     server.idle().await;
-    let answer = server.send(Method::POST, COMPLETIONS, body(&json!({"max_tokens": 1}))).await;
+    let answer = server
+        .send(Method::POST, COMPLETIONS, body(&json!({"max_tokens": 1})))
+        .await;
     assert_eq!(answer.status, StatusCode::OK);
 }
 
 #[tokio::test]
 async fn a_body_that_ends_early_hangs_nothing() {
     let server = endless(1, 1);
-    let mut connection = tokio::net::TcpStream::connect(server.address()).await.unwrap();
-    let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n{\"prompt\"";
+    let mut connection = tokio::net::TcpStream::connect(server.address())
+        .await
+        .unwrap();
+    let head =
+        "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n{\"prompt\"";
     connection.write_all(head.as_bytes()).await.unwrap();
     drop(connection);
-    let answer = server.send(Method::POST, COMPLETIONS, body(&json!({"max_tokens": 1}))).await;
+    let answer = server
+        .send(Method::POST, COMPLETIONS, body(&json!({"max_tokens": 1})))
+        .await;
     assert_eq!(answer.status, StatusCode::OK);
 }

@@ -29,18 +29,33 @@ async fn a_plugin_is_uploaded_used_and_removed() {
     let answer = server.post(COMPLETIONS, &request).await;
     assert_eq!(answer.status, StatusCode::NOT_FOUND);
     let error = answer.json()["error"].take();
-    assert_eq!((&error["code"], &error["param"]), (&json!("plugin_not_found"), &json!("processors[0].plugin")));
-    assert!(error["message"].as_str().unwrap().contains("stop-at"), "{error}");
+    assert_eq!(
+        (&error["code"], &error["param"]),
+        (&json!("plugin_not_found"), &json!("processors[0].plugin"))
+    );
+    assert!(
+        error["message"].as_str().unwrap().contains("stop-at"),
+        "{error}"
+    );
 
     let (status, plugin) = upload(server, test_guest("stop-at")).await;
     assert_eq!(status, StatusCode::CREATED, "{plugin}");
-    assert_eq!((&plugin["name"], &plugin["kind"]), (&json!("stop-at"), &json!("token-processor")));
-    assert_eq!(upload(server, test_guest("stop-at")).await, (StatusCode::OK, plugin.clone()));
+    assert_eq!(
+        (&plugin["name"], &plugin["kind"]),
+        (&json!("stop-at"), &json!("token-processor"))
+    );
+    assert_eq!(
+        upload(server, test_guest("stop-at")).await,
+        (StatusCode::OK, plugin.clone())
+    );
 
     let version = format!("stop-at@{}", plugin["version"].as_str().unwrap());
     let digest = plugin["digest"].as_str().unwrap();
     for reference in ["stop-at", &version, digest] {
-        assert_eq!(server.get(&format!("/v1/plugins/{reference}")).await.json(), plugin);
+        assert_eq!(
+            server.get(&format!("/v1/plugins/{reference}")).await.json(),
+            plugin
+        );
         let mut request = request.clone();
         request["processors"][0]["plugin"] = reference.into();
         let answer = server.post(COMPLETIONS, &request).await.json();
@@ -53,16 +68,24 @@ async fn a_plugin_is_uploaded_used_and_removed() {
     let (status, removed) = delete(server, "stop-at").await;
     assert_eq!(status, StatusCode::OK);
     assert_eq!(removed["data"], json!([plugin]));
-    assert_eq!(server.post(COMPLETIONS, &request).await.status, StatusCode::NOT_FOUND);
+    assert_eq!(
+        server.post(COMPLETIONS, &request).await.status,
+        StatusCode::NOT_FOUND
+    );
     assert_eq!(delete(server, "stop-at").await.0, StatusCode::NOT_FOUND);
-    assert_eq!(server.get("/v1/plugins/stop-at").await.status, StatusCode::NOT_FOUND);
+    assert_eq!(
+        server.get("/v1/plugins/stop-at").await.status,
+        StatusCode::NOT_FOUND
+    );
 }
 
 #[tokio::test]
 async fn uploads_that_are_no_plugins_change_nothing() {
     let server = Server::shared();
     let good = test_guest("recorder");
-    let mut bad: Vec<Vec<u8>> = (0..16).map(|k| good[..good.len() * k / 16].to_vec()).collect();
+    let mut bad: Vec<Vec<u8>> = (0..16)
+        .map(|k| good[..good.len() * k / 16].to_vec())
+        .collect();
     bad.push(b"(component)".to_vec());
     bad.push(b"\x7fELF\x02\x01\x01".to_vec());
     bad.push(b"\0asm\x01\0\0\0".to_vec());
@@ -74,12 +97,18 @@ async fn uploads_that_are_no_plugins_change_nothing() {
         assert_eq!(status, StatusCode::BAD_REQUEST, "{n_bytes} bytes: {answer}");
         assert_eq!(answer["error"]["code"], "invalid_plugin");
     }
-    assert_eq!(server.get("/v1/plugins/recorder").await.status, StatusCode::NOT_FOUND);
+    assert_eq!(
+        server.get("/v1/plugins/recorder").await.status,
+        StatusCode::NOT_FOUND
+    );
     let (status, answer) = upload(server, vec![0; (1 << 20) + 1]).await;
     assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE, "{answer}");
     assert_eq!(answer["error"]["code"], "body_too_large");
     let (status, answer) = delete(server, "sampler").await;
-    assert_eq!((status, &answer["error"]["code"]), (StatusCode::CONFLICT, &json!("plugin_conflict")));
+    assert_eq!(
+        (status, &answer["error"]["code"]),
+        (StatusCode::CONFLICT, &json!("plugin_conflict"))
+    );
 }
 
 #[tokio::test]
@@ -96,7 +125,10 @@ async fn processors_join_the_default_chain_by_kind() {
         "prompt": "d", "temperature": null,
         "processors": [{"plugin": "force-sampler", "params": {"ids": [2, 3]}}],
     });
-    assert_eq!(server.completed(fields).await, ("ab".into(), "stop".into(), 2));
+    assert_eq!(
+        server.completed(fields).await,
+        ("ab".into(), "stop".into(), 2)
+    );
 }
 
 #[tokio::test]
@@ -118,28 +150,120 @@ async fn chains_that_cannot_be_honoured_are_refused() {
     let sampler = json!({"plugin": "sampler"});
     let force = json!({"plugin": "force", "params": {"ids": [2]}});
     for (fields, status, code, param) in [
-        (json!({"chain": [sampler, force]}), 400, "invalid_chain", "chain[1]"),
-        (json!({"chain": [sampler, sampler]}), 400, "invalid_chain", "chain[0]"),
+        (
+            json!({"chain": [sampler, force]}),
+            400,
+            "invalid_chain",
+            "chain[1]",
+        ),
+        (
+            json!({"chain": [sampler, sampler]}),
+            400,
+            "invalid_chain",
+            "chain[0]",
+        ),
         (json!({"chain": [force]}), 400, "invalid_chain", "null"),
-        (json!({"chain": [sampler], "temperature": 0}), 400, "conflicting_fields", "temperature"),
-        (json!({"chain": [sampler], "min_tokens": 1}), 400, "conflicting_fields", "min_tokens"),
-        (json!({"chain": [sampler], "processors": [force]}), 400, "conflicting_fields", "processors"),
-        (json!({"processors": [{"plugin": "force-sampler", "params": {"ids": []}}], "top_p": 1}), 400, "conflicting_fields", "top_p"),
-        (json!({"processors": [sampler, sampler]}), 400, "invalid_chain", "processors[0]"),
-        (json!({"processors": [{"plugin": "force@9.9.9"}]}), 404, "plugin_not_found", "processors[0].plugin"),
-        (json!({"processors": [{}]}), 400, "missing_field", "processors[0].plugin"),
-        (json!({"processors": [5]}), 400, "invalid_value", "processors[0]"),
-        (json!({"processors": [{"plugin": 5}]}), 400, "invalid_value", "processors[0].plugin"),
-        (json!({"processors": [{"plugin": "force", "params": 5}]}), 400, "invalid_value", "processors[0].params"),
-        (json!({"processors": [{"plugin": "force"}]}), 400, "invalid_value", "processors[0].params"),
-        (json!({"processors": [{"plugin": "force", "params": {"ids": ["a"]}}]}), 400, "invalid_value", "processors[0].params.ids"),
-        (json!({"processors": [{"plugin": "force", "params": {"ids": [2]}, "on_fault": "skip"}]}), 400, "unsupported_field", "processors[0].on_fault"),
-        (json!({"processors": [{"plugin": "force", "x": 1}]}), 400, "unknown_field", "processors[0].x"),
-        (json!({"processors": vec![force.clone(); 40]}), 400, "invalid_value", "processors"),
-        (json!({"processors": vec![force.clone(); 6], "prompt": vec!["a"; 20]}), 400, "invalid_value", "prompt"),
+        (
+            json!({"chain": [sampler], "temperature": 0}),
+            400,
+            "conflicting_fields",
+            "temperature",
+        ),
+        (
+            json!({"chain": [sampler], "min_tokens": 1}),
+            400,
+            "conflicting_fields",
+            "min_tokens",
+        ),
+        (
+            json!({"chain": [sampler], "processors": [force]}),
+            400,
+            "conflicting_fields",
+            "processors",
+        ),
+        (
+            json!({"processors": [{"plugin": "force-sampler", "params": {"ids": []}}], "top_p": 1}),
+            400,
+            "conflicting_fields",
+            "top_p",
+        ),
+        (
+            json!({"processors": [sampler, sampler]}),
+            400,
+            "invalid_chain",
+            "processors[0]",
+        ),
+        (
+            json!({"processors": [{"plugin": "force@9.9.9"}]}),
+            404,
+            "plugin_not_found",
+            "processors[0].plugin",
+        ),
+        (
+            json!({"processors": [{}]}),
+            400,
+            "missing_field",
+            "processors[0].plugin",
+        ),
+        (
+            json!({"processors": [5]}),
+            400,
+            "invalid_value",
+            "processors[0]",
+        ),
+        (
+            json!({"processors": [{"plugin": 5}]}),
+            400,
+            "invalid_value",
+            "processors[0].plugin",
+        ),
+        (
+            json!({"processors": [{"plugin": "force", "params": 5}]}),
+            400,
+            "invalid_value",
+            "processors[0].params",
+        ),
+        (
+            json!({"processors": [{"plugin": "force"}]}),
+            400,
+            "invalid_value",
+            "processors[0].params",
+        ),
+        (
+            json!({"processors": [{"plugin": "force", "params": {"ids": ["a"]}}]}),
+            400,
+            "invalid_value",
+            "processors[0].params.ids",
+        ),
+        (
+            json!({"processors": [{"plugin": "force", "params": {"ids": [2]}, "on_fault": "skip"}]}),
+            400,
+            "unsupported_field",
+            "processors[0].on_fault",
+        ),
+        (
+            json!({"processors": [{"plugin": "force", "x": 1}]}),
+            400,
+            "unknown_field",
+            "processors[0].x",
+        ),
+        (
+            json!({"processors": vec![force.clone(); 40]}),
+            400,
+            "invalid_value",
+            "processors",
+        ),
+        (
+            json!({"processors": vec![force.clone(); 6], "prompt": vec!["a"; 20]}),
+            400,
+            "invalid_value",
+            "prompt",
+        ),
     ] {
         let mut body = json!({"prompt": "a", "max_tokens": 2});
-        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        body.as_object_mut()
+            .unwrap()
+            .extend(fields.as_object().unwrap().clone());
         let answer = server.post(COMPLETIONS, &body).await;
         assert_eq!(answer.status.as_u16(), status, "{fields}\n{}", answer.text);
         let error = answer.json()["error"].take();
@@ -157,19 +281,41 @@ async fn a_fault_ends_its_request_with_its_cause() {
         "processors": [{"plugin": "misbehave-token", "params": {"fault": "trap", "at": 2}}],
     });
     let plain = server.post(COMPLETIONS, &request).await;
-    assert_eq!(plain.status, StatusCode::UNPROCESSABLE_ENTITY, "{}", plain.text);
+    assert_eq!(
+        plain.status,
+        StatusCode::UNPROCESSABLE_ENTITY,
+        "{}",
+        plain.text
+    );
     let error = plain.json()["error"].take();
-    assert_eq!((&error["type"], &error["code"]), (&json!("plugin_error"), &json!("plugin_error")));
-    assert!(error["message"].as_str().unwrap().contains("misbehave-token"), "{error}");
+    assert_eq!(
+        (&error["type"], &error["code"]),
+        (&json!("plugin_error"), &json!("plugin_error"))
+    );
+    assert!(
+        error["message"]
+            .as_str()
+            .unwrap()
+            .contains("misbehave-token"),
+        "{error}"
+    );
 
     let mut streamed = request.clone();
     streamed["stream"] = true.into();
     let answer = server.post(COMPLETIONS, &streamed).await;
     assert_eq!(answer.status, StatusCode::OK);
-    let events: Vec<Value> =
-        answer.events().iter().map(|event| serde_json::from_str(event).unwrap()).collect();
-    let [a, b, last] = &events[..] else { panic!("two tokens and the error: {}", answer.text) };
-    assert_eq!((&a["choices"][0]["text"], &b["choices"][0]["text"]), (&json!("a"), &json!("b")));
+    let events: Vec<Value> = answer
+        .events()
+        .iter()
+        .map(|event| serde_json::from_str(event).unwrap())
+        .collect();
+    let [a, b, last] = &events[..] else {
+        panic!("two tokens and the error: {}", answer.text)
+    };
+    assert_eq!(
+        (&a["choices"][0]["text"], &b["choices"][0]["text"]),
+        (&json!("a"), &json!("b"))
+    );
     assert_eq!(last["error"]["code"], "plugin_error");
 
     // The next request with the plugin and without its fault.

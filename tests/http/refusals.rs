@@ -15,7 +15,9 @@ const COMPLETIONS: &str = "/v1/completions";
 /// the message holds `says`.
 async fn refused(fields: &Value, status: u16, code: &str, param: &str, says: &str) {
     let mut body = json!({"prompt": "ab\n", "max_tokens": 2});
-    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    body.as_object_mut()
+        .unwrap()
+        .extend(fields.as_object().unwrap().clone());
     refused_on(COMPLETIONS, &body, status, code, param, says).await;
 }
 
@@ -31,7 +33,9 @@ async fn refused_on(path: &str, body: &Value, status: u16, code: &str, param: &s
 
 #[tokio::test]
 async fn an_error_has_openais_shape() {
-    let answer = Server::shared().post(COMPLETIONS, &json!({"prompt": "a", "top_p": 1.5})).await;
+    let answer = Server::shared()
+        .post(COMPLETIONS, &json!({"prompt": "a", "top_p": 1.5}))
+        .await;
     assert_eq!(answer.status, StatusCode::BAD_REQUEST);
     assert!(answer.header("x-request-id").is_some());
     insta::assert_snapshot!(answer.text, @r#"{"error":{"message":"`top_p` is 1.5; it must be a number of at least 0 and at most 1","type":"invalid_request_error","param":"top_p","code":"invalid_value"}}"#);
@@ -53,16 +57,25 @@ async fn values_out_of_range_or_of_another_type_name_the_field() {
         ("min_tokens", json!([-1, 1.5, "1"])),
         ("ignore_eos", json!([1, "true"])),
         ("no_repeat_ngram_size", json!([-1, 1.5])),
-        ("logit_bias", json!([[], {"AI": -100}, {"3": "x"}, {"3": null}, {"01": 1}, {"+1": 1}, {"-1": 1}, {"12": 1}, {"3": 101}, "x"])),
+        (
+            "logit_bias",
+            json!([[], {"AI": -100}, {"3": "x"}, {"3": null}, {"01": 1}, {"+1": 1}, {"-1": 1}, {"12": 1}, {"3": 101}, "x"]),
+        ),
         ("allowed_token_ids", json!([[], [12], [-1], ["a"], 5])),
         ("bad_words", json!(["a", [""], [[]], [[12]], [5]])),
         ("max_tokens", json!([0, -1, 1.5, "5", true])),
         ("n", json!([0, -1, 1_000_000, 1.5, "2"])),
         ("seed", json!([9_223_372_036_854_775_808_u64, 1.5, "7"])),
         ("stop", json!([[1], {}, "", [""], ["", "dd"], 5])),
-        ("stop_token_ids", json!([[151_645], [-1], [12], ["a"], 1, [1.5]])),
+        (
+            "stop_token_ids",
+            json!([[151_645], [-1], [12], ["a"], 1, [1.5]]),
+        ),
         ("stream", json!([1, "true"])),
-        ("prompt", json!([5, {}, [], [[]], [99], [2, "a"], ["a", [2]], ""])),
+        (
+            "prompt",
+            json!([5, {}, [], [[]], [99], [2, "a"], ["a", [2]], ""]),
+        ),
         ("model", json!([5, []])),
         ("processors", json!(["a", {}])),
         ("chain", json!([[], "a", {}])),
@@ -71,10 +84,38 @@ async fn values_out_of_range_or_of_another_type_name_the_field() {
             refused(&json!({field: value}), 400, "invalid_value", field, field).await;
         }
     }
-    refused(&json!({"temperature": 101}), 400, "invalid_value", "temperature", "101").await;
-    refused(&json!({"repeat_penalty": 0}), 400, "invalid_value", "repeat_penalty", "above 0").await;
-    refused(&json!({"stop_token_ids": [12]}), 400, "invalid_value", "stop_token_ids", "0 to 11").await;
-    refused(&json!({"max_tokens": 0}), 400, "invalid_value", "max_tokens", "at least 1").await;
+    refused(
+        &json!({"temperature": 101}),
+        400,
+        "invalid_value",
+        "temperature",
+        "101",
+    )
+    .await;
+    refused(
+        &json!({"repeat_penalty": 0}),
+        400,
+        "invalid_value",
+        "repeat_penalty",
+        "above 0",
+    )
+    .await;
+    refused(
+        &json!({"stop_token_ids": [12]}),
+        400,
+        "invalid_value",
+        "stop_token_ids",
+        "0 to 11",
+    )
+    .await;
+    refused(
+        &json!({"max_tokens": 0}),
+        400,
+        "invalid_value",
+        "max_tokens",
+        "at least 1",
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -84,9 +125,28 @@ async fn stop_strings_have_documented_limits() {
     let fields = json!({"prompt": "ab\n", "stop": sixteen});
     assert_eq!(server.completed(fields).await.0, "ab");
     let thousands: Vec<String> = (0..5_000).map(|k| format!("x{k}")).collect();
-    refused(&json!({"stop": thousands}), 400, "invalid_value", "stop", "64").await;
-    refused(&json!({"stop": "x".repeat(50_000)}), 400, "invalid_value", "stop", "1024").await;
-    let answer = server.post(COMPLETIONS, &json!({"prompt": "a", "stop": "x".repeat(1_000_000)})).await;
+    refused(
+        &json!({"stop": thousands}),
+        400,
+        "invalid_value",
+        "stop",
+        "64",
+    )
+    .await;
+    refused(
+        &json!({"stop": "x".repeat(50_000)}),
+        400,
+        "invalid_value",
+        "stop",
+        "1024",
+    )
+    .await;
+    let answer = server
+        .post(
+            COMPLETIONS,
+            &json!({"prompt": "a", "stop": "x".repeat(1_000_000)}),
+        )
+        .await;
     assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE);
     assert_eq!(answer.json()["error"]["code"], "body_too_large");
 }
@@ -94,37 +154,109 @@ async fn stop_strings_have_documented_limits() {
 #[tokio::test]
 async fn what_cannot_be_honoured_is_refused() {
     for (fields, code, param, says) in [
-        (json!({"temprature": 1}), "unknown_field", "temprature", "`temperature`"),
+        (
+            json!({"temprature": 1}),
+            "unknown_field",
+            "temprature",
+            "`temperature`",
+        ),
         (json!({"messages": []}), "unknown_field", "messages", ""),
-        (json!({"logprobs": 1}), "unsupported_field", "logprobs", "false"),
+        (
+            json!({"logprobs": 1}),
+            "unsupported_field",
+            "logprobs",
+            "false",
+        ),
         (json!({"echo": true}), "unsupported_field", "echo", "false"),
-        (json!({"best_of": 2}), "unsupported_field", "best_of", "`n` is 1"),
-        (json!({"guided_regex": "a"}), "unsupported_field", "guided_regex", ""),
-        (json!({"max_tokens": 3, "n_predict": 4}), "conflicting_fields", "n_predict", "3"),
-        (json!({"min_tokens": 3}), "conflicting_fields", "min_tokens", "2"),
-        (json!({"stream_options": {"include_usage": true}}), "conflicting_fields", "stream_options", "`stream`"),
-        (json!({"stream": true, "stream_options": {"x": 1}}), "unknown_field", "stream_options.x", "include_usage"),
-        (json!({"stream": true, "stream_options": {"include_usage": 1}}), "invalid_value", "stream_options.include_usage", ""),
+        (
+            json!({"best_of": 2}),
+            "unsupported_field",
+            "best_of",
+            "`n` is 1",
+        ),
+        (
+            json!({"guided_regex": "a"}),
+            "unsupported_field",
+            "guided_regex",
+            "",
+        ),
+        (
+            json!({"max_tokens": 3, "n_predict": 4}),
+            "conflicting_fields",
+            "n_predict",
+            "3",
+        ),
+        (
+            json!({"min_tokens": 3}),
+            "conflicting_fields",
+            "min_tokens",
+            "2",
+        ),
+        (
+            json!({"stream_options": {"include_usage": true}}),
+            "conflicting_fields",
+            "stream_options",
+            "`stream`",
+        ),
+        (
+            json!({"stream": true, "stream_options": {"x": 1}}),
+            "unknown_field",
+            "stream_options.x",
+            "include_usage",
+        ),
+        (
+            json!({"stream": true, "stream_options": {"include_usage": 1}}),
+            "invalid_value",
+            "stream_options.include_usage",
+            "",
+        ),
     ] {
         refused(&fields, 400, code, param, says).await;
     }
-    refused(&json!({"model": "gpt-5"}), 404, "model_not_found", "model", "scripted").await;
+    refused(
+        &json!({"model": "gpt-5"}),
+        404,
+        "model_not_found",
+        "model",
+        "scripted",
+    )
+    .await;
     refused_on(COMPLETIONS, &json!({}), 400, "missing_field", "prompt", "").await;
-    refused_on(COMPLETIONS, &json!({"prompt": null}), 400, "missing_field", "prompt", "").await;
+    refused_on(
+        COMPLETIONS,
+        &json!({"prompt": null}),
+        400,
+        "missing_field",
+        "prompt",
+        "",
+    )
+    .await;
     refused_on(CHAT, &json!({}), 400, "missing_field", "messages", "").await;
-    refused_on(CHAT, &json!({"messages": []}), 400, "invalid_value", "messages", "").await;
+    refused_on(
+        CHAT,
+        &json!({"messages": []}),
+        400,
+        "invalid_value",
+        "messages",
+        "",
+    )
+    .await;
 }
 
 #[tokio::test]
 async fn a_prompt_without_room_is_refused_with_both_numbers() {
     for tokens in [64, 65, 1000] {
-        let answer =
-            Server::shared().post(COMPLETIONS, &json!({"prompt": "a".repeat(tokens)})).await;
+        let answer = Server::shared()
+            .post(COMPLETIONS, &json!({"prompt": "a".repeat(tokens)}))
+            .await;
         assert_eq!(answer.status, StatusCode::BAD_REQUEST);
         let error = answer.json()["error"].take();
         assert_eq!(error["code"], "context_length_exceeded");
         let message = error["message"].as_str().unwrap();
-        assert!(message.contains(&tokens.to_string()) && message.contains("64"), "{message}");
+        assert!(
+            message.contains(&tokens.to_string()) && message.contains("64"),
+            "{message}"
+        );
     }
 }
 
@@ -137,7 +269,13 @@ async fn a_template_refuses_in_its_own_words_streamed_or_not() {
         assert_eq!(answer.header("content-type"), Some("application/json"));
         let error = answer.json()["error"].take();
         assert_eq!(error["code"], "template_error");
-        assert!(error["message"].as_str().unwrap().contains("roles must alternate"), "{error}");
+        assert!(
+            error["message"]
+                .as_str()
+                .unwrap()
+                .contains("roles must alternate"),
+            "{error}"
+        );
     }
 }
 
@@ -146,15 +284,26 @@ async fn bodies_that_are_no_json_object_are_refused() {
     let server = Server::shared();
     let nested = "[".repeat(10_000);
     let bodies: [&[u8]; 9] = [
-        b"", b"{", b"null", b"[]", b"\"x\"", b"{\"n\":1,\"n\":1}", b"{\"prompt\":\"\xc4\xe3\"}",
-        b"{\"prompt\":\"\\ud83d\"}", nested.as_bytes(),
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b"\"x\"",
+        b"{\"n\":1,\"n\":1}",
+        b"{\"prompt\":\"\xc4\xe3\"}",
+        b"{\"prompt\":\"\\ud83d\"}",
+        nested.as_bytes(),
     ];
     for body in bodies {
-        let answer = server.send(Method::POST, COMPLETIONS, Bytes::copy_from_slice(body)).await;
+        let answer = server
+            .send(Method::POST, COMPLETIONS, Bytes::copy_from_slice(body))
+            .await;
         assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{}", answer.text);
         assert_eq!(answer.json()["error"]["code"], "invalid_body");
     }
-    let answer = server.send(Method::POST, COMPLETIONS, "x".repeat(100_000)).await;
+    let answer = server
+        .send(Method::POST, COMPLETIONS, "x".repeat(100_000))
+        .await;
     assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE);
     assert!(answer.text.contains("65536"), "{}", answer.text);
 }

@@ -22,7 +22,17 @@ const NEWLINE: TokenId = 6;
 
 /// The vocabulary: 8 and 9 are the halves of 😀, 10 and 11 of あ.
 const PIECES: [&[u8]; 12] = [
-    b"<bos>", b"<eos>", b"a", b"b", b"c", b" ", b"\n", b"d", b"\xf0\x9f", b"\x98\x80", b"\xe3",
+    b"<bos>",
+    b"<eos>",
+    b"a",
+    b"b",
+    b"c",
+    b" ",
+    b"\n",
+    b"d",
+    b"\xf0\x9f",
+    b"\x98\x80",
+    b"\xe3",
     b"\x81\x82",
 ];
 
@@ -58,7 +68,11 @@ pub struct Setup {
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { engine: EngineConfig::default(), context_length: 64, pace: Duration::ZERO }
+        Self {
+            engine: EngineConfig::default(),
+            context_length: 64,
+            pace: Duration::ZERO,
+        }
     }
 }
 
@@ -86,24 +100,35 @@ impl Answer {
     /// The data of each event.
     pub fn events(&self) -> Vec<&str> {
         let blocks = self.text.split_terminator("\n\n");
-        blocks.map(|block| block.strip_prefix("data: ").unwrap()).collect()
+        blocks
+            .map(|block| block.strip_prefix("data: ").unwrap())
+            .collect()
     }
 
     /// The body with everything replaced that differs from run to run.
     pub fn redacted(&self) -> String {
         let redact = |line: &str| match serde_json::from_str::<Value>(line) {
             Ok(mut value) if value.get("id").is_some() => {
-                let kind = value["id"].as_str().unwrap().split('-').next().unwrap().to_owned();
+                let kind = value["id"]
+                    .as_str()
+                    .unwrap()
+                    .split('-')
+                    .next()
+                    .unwrap()
+                    .to_owned();
                 value["id"] = format!("{kind}-…").into();
                 value["created"] = 0.into();
                 value.to_string()
             }
             _ => line.to_owned(),
         };
-        let lines = self.text.lines().map(|line| match line.strip_prefix("data: ") {
-            Some(data) => format!("data: {}", redact(data)),
-            None => redact(line),
-        });
+        let lines = self
+            .text
+            .lines()
+            .map(|line| match line.strip_prefix("data: ") {
+                Some(data) => format!("data: {}", redact(data)),
+                None => redact(line),
+            });
         lines.collect::<Vec<_>>().join("\n")
     }
 }
@@ -159,7 +184,11 @@ impl Server {
         let (head, body) = response.into_parts();
         let bytes: Bytes = body.collect().await.unwrap().to_bytes();
         let text = String::from_utf8(bytes.into()).unwrap();
-        Answer { status: head.status, headers: head.headers, text }
+        Answer {
+            status: head.status,
+            headers: head.headers,
+            text,
+        }
     }
 
     pub async fn get(&self, path: &str) -> Answer {
@@ -173,7 +202,9 @@ impl Server {
     /// A completion at temperature 0 with these further fields.
     pub async fn complete(&self, fields: Value) -> Value {
         let mut body = json!({"temperature": 0});
-        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        body.as_object_mut()
+            .unwrap()
+            .extend(fields.as_object().unwrap().clone());
         let answer = self.post("/v1/completions", &body).await;
         assert_eq!(answer.status, StatusCode::OK, "{body}\n{}", answer.text);
         answer.json()
@@ -193,7 +224,9 @@ impl Server {
     /// The texts of a streamed completion at temperature 0, chunk by chunk.
     pub async fn deltas(&self, fields: Value) -> Vec<String> {
         let mut body = json!({"temperature": 0, "stream": true});
-        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        body.as_object_mut()
+            .unwrap()
+            .extend(fields.as_object().unwrap().clone());
         let answer = self.post("/v1/completions", &body).await;
         assert_eq!(answer.status, StatusCode::OK, "{}", answer.text);
         let mut events = answer.events();
@@ -218,7 +251,9 @@ impl Server {
             }
         };
         let patience = Duration::from_mins(1);
-        tokio::time::timeout(patience, idle).await.expect("sequences went on without a reader");
+        tokio::time::timeout(patience, idle)
+            .await
+            .expect("sequences went on without a reader");
     }
 }
 
@@ -232,14 +267,26 @@ pub fn test_guest(name: &str) -> Vec<u8> {
 }
 
 fn service(setup: &Setup) -> Service {
-    let runtime = Runtime::new(Limits { max_instances: 64, ..Limits::default() }).unwrap();
+    let runtime = Runtime::new(Limits {
+        max_instances: 64,
+        ..Limits::default()
+    })
+    .unwrap();
     let cache = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("http");
     let compiler = Compiler::new(env!("CARGO_BIN_EXE_sluice").into(), &cache).unwrap();
     let registry = Registry::new(runtime.clone(), compiler);
     for name in ["rules", "penalties", "sampler"] {
-        registry.upload_builtin(&component(&format!("plugins/dist/{name}.wasm"))).unwrap();
+        registry
+            .upload_builtin(&component(&format!("plugins/dist/{name}.wasm")))
+            .unwrap();
     }
-    for name in ["force", "counter", "boost", "misbehave-token", "force-sampler"] {
+    for name in [
+        "force",
+        "counter",
+        "boost",
+        "misbehave-token",
+        "force-sampler",
+    ] {
         registry.upload(&test_guest(name)).unwrap();
     }
     let tokenizer = Tokenizer::from_pieces(&PIECES, &[(0, "<bos>"), (1, "<eos>")], None).unwrap();
@@ -265,5 +312,11 @@ fn service(setup: &Setup) -> Service {
         plugin_bytes: 1 << 20,
         choices: setup.engine.max_waiting.min(128),
     };
-    Service { model, engine, runtime, registry: Arc::new(registry), limits }
+    Service {
+        model,
+        engine,
+        runtime,
+        registry: Arc::new(registry),
+        limits,
+    }
 }

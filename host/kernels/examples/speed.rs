@@ -68,7 +68,7 @@ fn rows() {
         let (mut ids, mut best) = (Vec::new(), Vec::new());
         for k in [1, 40, 256, 1_000, 4_000, n] {
             let us = median(101, || {
-                row::top_k(black_box(&logits), k, &mut ids, &mut best)
+                row::top_k(black_box(&logits), k, &mut ids, &mut best);
             });
             println!("top_k({k:6})        {us:8.1}");
         }
@@ -97,7 +97,7 @@ fn between_products() {
         let gate_up = numbers(2 * m * inner);
         let (mut normed, mut gated) = (vec![0.0; m * width], vec![0.0; m * inner]);
         let norm = median(101, || {
-            ops::rms_norm(black_box(&x), &weight, 1e-5, &mut normed)
+            ops::rms_norm(black_box(&x), &weight, 1e-5, &mut normed);
         });
         let swiglu = median(101, || ops::swiglu(black_box(&gate_up), inner, &mut gated));
         println!("m {m:4}  rms_norm {norm:8.1}  swiglu {swiglu:8.1}");
@@ -139,7 +139,7 @@ fn attention(shape: Shape, kernel: Kernel, n_slots: u32, length: u32, n_rows: u3
             return f64::NAN;
         }
         median(calls, || {
-            cache.attend(0, kernel, black_box(&qkv), &angles, &angles, &mut out)
+            cache.attend(0, kernel, black_box(&qkv), &angles, &angles, &mut out);
         })
     };
     if length > 0 {

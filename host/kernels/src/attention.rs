@@ -11,13 +11,15 @@
 //! engine's thread waits, share it as `Arc<Mutex<KvCache>>`: there is never
 //! contention, and a lock for each layer costs nothing that shows.
 
+mod attend;
 mod cache;
-mod kernel;
+mod write;
 
 pub use cache::{KvCache, KvError, Place, Shape};
 
 use crate::{buffer::with_scratch, pool::Pool, simd::Level};
-use kernel::{Attend, Write};
+use attend::Attend;
+use write::Write;
 
 /// How a layer attends.
 #[derive(Clone, Copy, Debug, PartialEq)]

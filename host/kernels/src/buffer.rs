@@ -1,7 +1,7 @@
 //! Zeroed f32 memory that starts on a cache line.
 
 use std::{
-    alloc::{Layout, alloc_zeroed, dealloc},
+    alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error},
     cell::RefCell,
     ptr::NonNull,
 };
@@ -66,19 +66,17 @@ thread_local! {
 }
 
 /// Lends `work` at least `len` f32 of this thread's own, of any content, from
-/// the start of a cache line. Must not be nested.
-///
-/// # Panics
-/// When there is no memory.
+/// the start of a cache line. Must not be nested. Ends the process when there
+/// is no memory, as every `Vec` does.
 pub(crate) fn with_scratch<R>(len: usize, work: impl FnOnce(*mut f32) -> R) -> R {
     SCRATCH.with_borrow_mut(|scratch| {
         if scratch.as_ref().is_none_or(|buffer| buffer.len() < len) {
-            *scratch = None;
-            *scratch = Buffer::new(len.next_power_of_two());
+            *scratch = None; // gives the memory back first
         }
-        let buffer = scratch
-            .as_ref()
-            .unwrap_or_else(|| panic!("no memory for {len} values"));
-        work(buffer.as_mut_ptr())
+        let new = || {
+            let len = len.next_power_of_two();
+            Buffer::new(len).unwrap_or_else(|| handle_alloc_error(Layout::new::<f32>()))
+        };
+        work(scratch.get_or_insert_with(new).as_mut_ptr())
     })
 }

@@ -209,7 +209,7 @@ fn a_lost_model_ends_every_sequence_and_refuses_new_ones() {
     })
     .unwrap();
     let (tokens, reason) = read(submit(&handle, &[2], 4, greedy()));
-    assert_eq!(tokens, []);
+    assert!(tokens.is_empty());
     assert_eq!(reason, FinishReason::EngineError("gone".into()));
     thread.join().unwrap();
     assert!(!handle.is_alive());

@@ -15,13 +15,18 @@ use super::errors::{ApiError, Code};
 pub(super) fn parse_object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
     let refused = |message: String| ApiError::new(Code::InvalidBody, message);
     if body.is_empty() {
-        return Err(refused("the body is empty; it must be a JSON object".into()));
+        return Err(refused(
+            "the body is empty; it must be a JSON object".into(),
+        ));
     }
     let Unique(value) = serde_json::from_slice(body)
         .map_err(|error| refused(format!("the body is not valid JSON: {error}")))?;
     match value {
         Value::Object(object) => Ok(object),
-        other => Err(refused(format!("the body must be a JSON object, not {}", type_name(&other)))),
+        other => Err(refused(format!(
+            "the body must be a JSON object, not {}",
+            type_name(&other)
+        ))),
     }
 }
 
@@ -114,8 +119,12 @@ mod tests {
 
     #[test]
     fn objects_arrive_whole_and_in_order() {
-        let object = parse_object(br#"{"b": [1, -2, 0.5, null, true], "a": {"c": "\u00e9"}}"#).unwrap();
-        assert_eq!(Value::Object(object.clone()), json!({"b": [1, -2, 0.5, null, true], "a": {"c": "é"}}));
+        let object =
+            parse_object(br#"{"b": [1, -2, 0.5, null, true], "a": {"c": "\u00e9"}}"#).unwrap();
+        assert_eq!(
+            Value::Object(object.clone()),
+            json!({"b": [1, -2, 0.5, null, true], "a": {"c": "é"}})
+        );
         assert_eq!(object.keys().collect::<Vec<_>>(), ["b", "a"]);
     }
 

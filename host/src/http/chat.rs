@@ -20,7 +20,10 @@ pub(super) fn read_prompt(
     let messages = read_messages(&fields.required("messages")?)?;
     let extra = match fields.take("chat_template_kwargs") {
         None => None,
-        Some(Given { value: Value::Object(object), .. }) => Some(object),
+        Some(Given {
+            value: Value::Object(object),
+            ..
+        }) => Some(object),
         Some(given) => return Err(given.invalid("an object")),
     };
     let template = template.ok_or_else(|| {
@@ -33,9 +36,12 @@ pub(super) fn read_prompt(
         add_generation_prompt: true,
         extra: extra.as_ref(),
     };
-    let text = template.render(&input).map_err(|error| template_error(&error))?;
-    let prompt =
-        tokenizer.encode(&text, true).map_err(|error| tokenizer_error("messages", &error))?;
+    let text = template
+        .render(&input)
+        .map_err(|error| template_error(&error))?;
+    let prompt = tokenizer
+        .encode(&text, true)
+        .map_err(|error| tokenizer_error("messages", &error))?;
     if prompt.is_empty() {
         let message = "the chat template makes an empty prompt of these messages";
         return Err(ApiError::of(Code::TemplateError, "messages", message));
@@ -53,7 +59,11 @@ fn template_error(error: &TemplateError) -> ApiError {
 
 /// Checks roles and contents; every other key reaches the template as given.
 fn read_messages(given: &Given) -> Result<Vec<Value>, ApiError> {
-    let Some(messages) = given.value.as_array().filter(|messages| !messages.is_empty()) else {
+    let Some(messages) = given
+        .value
+        .as_array()
+        .filter(|messages| !messages.is_empty())
+    else {
         return Err(given.invalid("a list of at least one message"));
     };
     messages
@@ -77,11 +87,18 @@ fn read_message(path: &str, message: &Value) -> Result<Value, ApiError> {
 
 fn read_role(path: &str, message: &Map<String, Value>) -> Result<&'static str, ApiError> {
     let path = format!("{path}.role");
-    let role = message.get("role").filter(|role| !role.is_null()).ok_or_else(|| required(&path))?;
+    let role = message
+        .get("role")
+        .filter(|role| !role.is_null())
+        .ok_or_else(|| required(&path))?;
     match ROLES.iter().find(|known| role == **known) {
         Some(&"developer") => Ok("system"),
         Some(known) => Ok(known),
-        None => Err(ApiError::invalid(&path, role, format_args!("one of {}", ROLES.join(", ")))),
+        None => Err(ApiError::invalid(
+            &path,
+            role,
+            format_args!("one of {}", ROLES.join(", ")),
+        )),
     }
 }
 
@@ -95,13 +112,20 @@ fn read_content(path: &str, message: &Map<String, Value>) -> Result<String, ApiE
             .iter()
             .enumerate()
             .map(|(index, part)| {
-                part["text"].as_str().filter(|_| part["type"] == "text").ok_or_else(|| {
-                    let path = format!("{path}[{index}]");
-                    ApiError::invalid(&path, part, "a part of type text with a `text` string")
-                })
+                part["text"]
+                    .as_str()
+                    .filter(|_| part["type"] == "text")
+                    .ok_or_else(|| {
+                        let path = format!("{path}[{index}]");
+                        ApiError::invalid(&path, part, "a part of type text with a `text` string")
+                    })
             })
             .collect(),
-        Some(other) => Err(ApiError::invalid(&path, other, "a string or a list of text parts")),
+        Some(other) => Err(ApiError::invalid(
+            &path,
+            other,
+            "a string or a list of text parts",
+        )),
     }
 }
 
@@ -117,7 +141,11 @@ mod tests {
     use super::*;
 
     fn read(messages: Value) -> Result<Vec<Value>, ApiError> {
-        read_messages(&Given { name: "messages", sent_as: "messages", value: messages })
+        read_messages(&Given {
+            name: "messages",
+            sent_as: "messages",
+            value: messages,
+        })
     }
 
     #[test]
@@ -145,18 +173,50 @@ mod tests {
             (json!([]), Code::InvalidValue, "messages"),
             (json!("hi"), Code::InvalidValue, "messages"),
             (json!(["hi"]), Code::InvalidValue, "messages[0]"),
-            (json!([{"content": "hi"}]), Code::MissingField, "messages[0].role"),
-            (json!([{"role": "x", "content": "hi"}]), Code::InvalidValue, "messages[0].role"),
-            (json!([{"role": 5, "content": "hi"}]), Code::InvalidValue, "messages[0].role"),
-            (json!([{"role": "user"}]), Code::MissingField, "messages[0].content"),
+            (
+                json!([{"content": "hi"}]),
+                Code::MissingField,
+                "messages[0].role",
+            ),
+            (
+                json!([{"role": "x", "content": "hi"}]),
+                Code::InvalidValue,
+                "messages[0].role",
+            ),
+            (
+                json!([{"role": 5, "content": "hi"}]),
+                Code::InvalidValue,
+                "messages[0].role",
+            ),
+            (
+                json!([{"role": "user"}]),
+                Code::MissingField,
+                "messages[0].content",
+            ),
             (user(json!(null)), Code::MissingField, "messages[0].content"),
             (user(json!(5)), Code::InvalidValue, "messages[0].content"),
-            (user(json!([{"type": "image_url"}])), Code::InvalidValue, "messages[0].content[0]"),
-            (user(json!([{"type": "text", "text": "a"}, "b"])), Code::InvalidValue, "messages[0].content[1]"),
-            (user(json!([{"type": "text"}])), Code::InvalidValue, "messages[0].content[0]"),
+            (
+                user(json!([{"type": "image_url"}])),
+                Code::InvalidValue,
+                "messages[0].content[0]",
+            ),
+            (
+                user(json!([{"type": "text", "text": "a"}, "b"])),
+                Code::InvalidValue,
+                "messages[0].content[1]",
+            ),
+            (
+                user(json!([{"type": "text"}])),
+                Code::InvalidValue,
+                "messages[0].content[0]",
+            ),
         ] {
             let error = read(messages.clone()).unwrap_err();
-            assert_eq!((error.code, error.param.as_deref()), (code, Some(param)), "{messages}");
+            assert_eq!(
+                (error.code, error.param.as_deref()),
+                (code, Some(param)),
+                "{messages}"
+            );
         }
     }
 }

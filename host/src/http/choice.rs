@@ -42,7 +42,11 @@ impl Choice {
         text: TextStream,
         stop: Arc<StopStrings>,
     ) -> Self {
-        Self { events: Some(events), text, stop }
+        Self {
+            events: Some(events),
+            text,
+            stop,
+        }
     }
 
     /// Turns an event into text; `None` is a channel that closed without one.
@@ -82,10 +86,15 @@ impl Choice {
         let stopped = self.text.stopped();
         let end = Finish {
             reason: if stopped.is_some() { "stop" } else { reason },
-            stop_string: stopped.and_then(|index| self.stop.get(index)).map(str::to_owned),
+            stop_string: stopped
+                .and_then(|index| self.stop.get(index))
+                .map(str::to_owned),
             completion_tokens: self.text.n_tokens(),
         };
-        Update { text, end: Some(end) }
+        Update {
+            text,
+            end: Some(end),
+        }
     }
 }
 
@@ -128,15 +137,23 @@ impl Answers {
         let ready = std::future::poll_fn(|context| {
             let mut running = false;
             for index in (self.first..count).chain(0..self.first) {
-                let Some(events) = &mut self.choices[index].events else { continue };
+                let Some(events) = &mut self.choices[index].events else {
+                    continue;
+                };
                 running = true;
                 if let Poll::Ready(event) = events.poll_recv(context) {
                     return Poll::Ready(Some((index, event)));
                 }
             }
-            if running { Poll::Pending } else { Poll::Ready(None) }
+            if running {
+                Poll::Pending
+            } else {
+                Poll::Ready(None)
+            }
         });
-        let Some((index, event)) = ready.await else { return Ok(None) };
+        let Some((index, event)) = ready.await else {
+            return Ok(None);
+        };
         self.first = (index + 1) % count;
         let update = self.choices[index].update(event)?;
         Ok(Some((index, update)))

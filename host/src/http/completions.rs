@@ -49,7 +49,10 @@ fn read_ids(
     items: &[Value],
     tokenizer: &Tokenizer,
 ) -> Result<Vec<TokenId>, ApiError> {
-    items.iter().map(|item| read_id(given.sent_as, item, tokenizer.size())).collect()
+    items
+        .iter()
+        .map(|item| read_id(given.sent_as, item, tokenizer.size()))
+        .collect()
 }
 
 /// Reads a token id below `limit`.
@@ -68,7 +71,9 @@ pub(super) fn read_id(field: &str, item: &Value, limit: u32) -> Result<TokenId, 
 }
 
 fn tokenize(text: &str, tokenizer: &Tokenizer) -> Result<Vec<TokenId>, ApiError> {
-    tokenizer.encode_prompt(text).map_err(|error| tokenizer_error("prompt", &error))
+    tokenizer
+        .encode_prompt(text)
+        .map_err(|error| tokenizer_error("prompt", &error))
 }
 
 /// Why a text could not be tokenized, for the client who sent it in `field`.
@@ -90,11 +95,26 @@ mod tests {
     /// and bytes of two characters.
     fn read(prompt: Value) -> Result<Vec<Vec<TokenId>>, ApiError> {
         let pieces: [&[u8]; 12] = [
-            b"", b"", b"a", b"b", b"c", b" ", b"\n", b"d", b"\xf0\x9f", b"\x98\x80", b"\xe3", b"\x81\x82",
+            b"",
+            b"",
+            b"a",
+            b"b",
+            b"c",
+            b" ",
+            b"\n",
+            b"d",
+            b"\xf0\x9f",
+            b"\x98\x80",
+            b"\xe3",
+            b"\x81\x82",
         ];
         let special = [(0, "<bos>"), (1, "<eos>")];
         let tokenizer = Tokenizer::from_pieces(&pieces, &special, None).unwrap();
-        let given = Given { name: "prompt", sent_as: "prompt", value: prompt };
+        let given = Given {
+            name: "prompt",
+            sent_as: "prompt",
+            value: prompt,
+        };
         read_prompts(&given, &tokenizer, 4)
     }
 

@@ -83,12 +83,20 @@ pub struct ApiError {
 impl ApiError {
     /// An error that concerns no single field.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), param: None }
+        Self {
+            code,
+            message: message.into(),
+            param: None,
+        }
     }
 
     /// An error of the field `param`.
     pub fn of(code: Code, param: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), param: Some(param.into()) }
+        Self {
+            code,
+            message: message.into(),
+            param: Some(param.into()),
+        }
     }
 
     /// The field `param` holds `value`, which is not what it expects.
@@ -110,8 +118,8 @@ impl ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let status = StatusCode::from_u16(self.code.status())
-            .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let status =
+            StatusCode::from_u16(self.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, Json(self.body())).into_response();
         if self.code == Code::Overloaded {
             let seconds = HeaderValue::from_static("1");

@@ -5,8 +5,8 @@ use std::ops::RangeInclusive;
 use serde_json::{Map, Value};
 
 use super::errors::{ApiError, Code, shown};
-use Meaning::{Alias, Ignored, Only, Read, Stage};
 use DefaultStage::{Penalties, Rules, Sampler};
+use Meaning::{Alias, Ignored, Only, Read, Stage};
 
 /// Which route a request came by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,11 +59,19 @@ struct Field {
 }
 
 const fn field(name: &'static str, meaning: Meaning) -> Field {
-    Field { name, endpoint: None, meaning }
+    Field {
+        name,
+        endpoint: None,
+        meaning,
+    }
 }
 
 const fn of(endpoint: Endpoint, name: &'static str) -> Field {
-    Field { name, endpoint: Some(endpoint), meaning: Read }
+    Field {
+        name,
+        endpoint: Some(endpoint),
+        meaning: Read,
+    }
 }
 
 const FIELDS: &[Field] = &[
@@ -153,7 +161,10 @@ const FIELDS: &[Field] = &[
     field("dry_base", Only(&["1.75"])),
     field("dry_allowed_length", Only(&["2"])),
     field("dry_range", Only(&["0"])),
-    field("dry_sequence_breakers", Only(&["[\"\\n\",\":\",\"\\\"\",\"*\"]"])),
+    field(
+        "dry_sequence_breakers",
+        Only(&["[\"\\n\",\":\",\"\\\"\",\"*\"]"]),
+    ),
     field("mirostat", Only(&["0"])),
     field("mirostat_tau", Only(&["5"])),
     field("mirostat_eta", Only(&["0.1"])),
@@ -208,7 +219,10 @@ impl Fields {
     /// Unknown fields, unsupported values, and a name beside its alias with a
     /// different value.
     pub(super) fn admit(body: Map<String, Value>, endpoint: Endpoint) -> Result<Self, ApiError> {
-        let mut fields = Self { given: Vec::new(), ignored: Vec::new() };
+        let mut fields = Self {
+            given: Vec::new(),
+            ignored: Vec::new(),
+        };
         for (key, value) in body {
             if value.is_null() {
                 continue;
@@ -218,7 +232,11 @@ impl Fields {
                 Alias(name) => find(name, endpoint).ok_or_else(|| unknown(name, endpoint))?,
                 _ => sent,
             };
-            let given = Given { name: canonical.name, sent_as: sent.name, value };
+            let given = Given {
+                name: canonical.name,
+                sent_as: sent.name,
+                value,
+            };
             match canonical.meaning {
                 Ignored => fields.ignored.push(sent.name),
                 Only(neutral) => check_neutral(&given, neutral)?,
@@ -262,15 +280,20 @@ impl Fields {
 
     /// Removes a field that must be there.
     pub(super) fn required(&mut self, name: &'static str) -> Result<Given, ApiError> {
-        self.take(name).ok_or_else(|| {
-            ApiError::of(Code::MissingField, name, format!("`{name}` is required"))
-        })
+        self.take(name)
+            .ok_or_else(|| ApiError::of(Code::MissingField, name, format!("`{name}` is required")))
     }
 
     /// Removes a boolean.
     pub(super) fn boolean(&mut self, name: &str) -> Result<Option<bool>, ApiError> {
-        let Some(given) = self.take(name) else { return Ok(None) };
-        given.value.as_bool().map(Some).ok_or_else(|| given.invalid("true or false"))
+        let Some(given) = self.take(name) else {
+            return Ok(None);
+        };
+        given
+            .value
+            .as_bool()
+            .map(Some)
+            .ok_or_else(|| given.invalid("true or false"))
     }
 
     /// Removes an integer in `range`.
@@ -279,7 +302,9 @@ impl Fields {
         name: &str,
         range: RangeInclusive<i128>,
     ) -> Result<Option<i128>, ApiError> {
-        let Some(given) = self.take(name) else { return Ok(None) };
+        let Some(given) = self.take(name) else {
+            return Ok(None);
+        };
         integer_in(&given, range).map(Some)
     }
 
@@ -291,20 +316,25 @@ impl Fields {
             .partition(|given| stage_of(given.name).is_some());
         self.given = others;
         let stages: Vec<Given> = stages;
-        stages.into_iter().filter_map(|given| Some((stage_of(given.name)?, given))).collect()
+        stages
+            .into_iter()
+            .filter_map(|given| Some((stage_of(given.name)?, given)))
+            .collect()
     }
 }
 
 /// A given integer within `range`; 5.0 is one.
 fn integer_in(given: &Given, range: RangeInclusive<i128>) -> Result<i128, ApiError> {
-    as_integer(&given.value).filter(|value| range.contains(value)).ok_or_else(|| {
-        let (start, end) = (range.start(), range.end());
-        if *end == i128::MAX {
-            given.invalid(format_args!("an integer of at least {start}"))
-        } else {
-            given.invalid(format_args!("an integer from {start} to {end}"))
-        }
-    })
+    as_integer(&given.value)
+        .filter(|value| range.contains(value))
+        .ok_or_else(|| {
+            let (start, end) = (range.start(), range.end());
+            if *end == i128::MAX {
+                given.invalid(format_args!("an integer of at least {start}"))
+            } else {
+                given.invalid(format_args!("an integer from {start} to {end}"))
+            }
+        })
 }
 
 /// The integer a JSON number stands for, whether written `5` or `5.0`.
@@ -318,20 +348,25 @@ pub(super) fn as_integer(value: &Value) -> Option<i128> {
 
 /// The stage of the default chain that takes a field as its parameter.
 pub(super) fn stage_of(name: &str) -> Option<DefaultStage> {
-    FIELDS.iter().find(|field| field.name == name).and_then(|field| match field.meaning {
-        Stage(stage) => Some(stage),
-        _ => None,
-    })
+    FIELDS
+        .iter()
+        .find(|field| field.name == name)
+        .and_then(|field| match field.meaning {
+            Stage(stage) => Some(stage),
+            _ => None,
+        })
 }
 
 fn find(name: &str, endpoint: Endpoint) -> Option<&'static Field> {
-    FIELDS.iter().find(|field| field.name == name && field.endpoint.is_none_or(|only| only == endpoint))
+    FIELDS
+        .iter()
+        .find(|field| field.name == name && field.endpoint.is_none_or(|only| only == endpoint))
 }
 
 fn check_neutral(given: &Given, neutral: &[&str]) -> Result<(), ApiError> {
-    let accepted = neutral
-        .iter()
-        .any(|text| serde_json::from_str(text).is_ok_and(|value: Value| same(&value, &given.value)));
+    let accepted = neutral.iter().any(|text| {
+        serde_json::from_str(text).is_ok_and(|value: Value| same(&value, &given.value))
+    });
     if accepted {
         return Ok(());
     }
@@ -340,7 +375,10 @@ fn check_neutral(given: &Given, neutral: &[&str]) -> Result<(), ApiError> {
     let message = if neutral.is_empty() {
         format!("`{name}` is not supported: leave it out")
     } else {
-        format!("`{name}` is {value}; only {} is supported", neutral.join(" or "))
+        format!(
+            "`{name}` is {value}; only {} is supported",
+            neutral.join(" or ")
+        )
     };
     Err(ApiError::of(Code::UnsupportedField, name, message))
 }
@@ -357,7 +395,12 @@ fn unknown(key: &str, endpoint: Endpoint) -> ApiError {
     let nearest = FIELDS
         .iter()
         .filter(|field| field.endpoint.is_none_or(|only| only == endpoint))
-        .map(|field| (strsim::normalized_damerau_levenshtein(prefix(key, LONGEST), field.name), field.name))
+        .map(|field| {
+            (
+                strsim::normalized_damerau_levenshtein(prefix(key, LONGEST), field.name),
+                field.name,
+            )
+        })
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .filter(|(likeness, _)| *likeness >= 0.5);
     let message = match nearest {
@@ -368,7 +411,9 @@ fn unknown(key: &str, endpoint: Endpoint) -> ApiError {
 }
 
 fn prefix(text: &str, chars: usize) -> &str {
-    text.char_indices().nth(chars).map_or(text, |(cut, _)| &text[..cut])
+    text.char_indices()
+        .nth(chars)
+        .map_or(text, |(cut, _)| &text[..cut])
 }
 
 #[cfg(test)]
@@ -379,14 +424,20 @@ mod tests {
     use super::*;
 
     fn admit(body: Value) -> Result<Fields, ApiError> {
-        let Value::Object(body) = body else { panic!("not an object: {body}") };
+        let Value::Object(body) = body else {
+            panic!("not an object: {body}")
+        };
         Fields::admit(body, Endpoint::Chat)
     }
 
     #[test]
     fn names_are_distinct_and_aliases_lead_to_fields() {
         for (index, field) in FIELDS.iter().enumerate() {
-            assert!(FIELDS[..index].iter().all(|other| other.name != field.name), "{}", field.name);
+            assert!(
+                FIELDS[..index].iter().all(|other| other.name != field.name),
+                "{}",
+                field.name
+            );
             if let Alias(name) = field.meaning {
                 let target = FIELDS.iter().find(|field| field.name == name).unwrap();
                 assert!(!matches!(target.meaning, Alias(_)), "{name}");
@@ -401,8 +452,10 @@ mod tests {
 
     #[test]
     fn null_is_as_absent_for_every_name() {
-        let mut body: Map<String, Value> =
-            FIELDS.iter().map(|field| (field.name.to_owned(), Value::Null)).collect();
+        let mut body: Map<String, Value> = FIELDS
+            .iter()
+            .map(|field| (field.name.to_owned(), Value::Null))
+            .collect();
         body.insert("no_such_field".into(), Value::Null);
         let fields = Fields::admit(body, Endpoint::Chat).unwrap();
         assert_eq!(fields.given, []);
@@ -414,7 +467,10 @@ mod tests {
         let error = admit(json!({"temprature": 1})).unwrap_err();
         assert_eq!(error.code, Code::UnknownField);
         assert_eq!(error.param.as_deref(), Some("temprature"));
-        assert_eq!(error.message, "there is no field \"temprature\"; did you mean `temperature`?");
+        assert_eq!(
+            error.message,
+            "there is no field \"temprature\"; did you mean `temperature`?"
+        );
 
         let error = admit(json!({"qqqqqqqqqqqq": 1})).unwrap_err();
         assert_eq!(error.message, "there is no field \"qqqqqqqqqqqq\"");
@@ -426,7 +482,10 @@ mod tests {
 
     #[test]
     fn a_field_of_the_other_endpoint_is_unknown() {
-        assert_eq!(admit(json!({"prompt": "a"})).unwrap_err().code, Code::UnknownField);
+        assert_eq!(
+            admit(json!({"prompt": "a"})).unwrap_err().code,
+            Code::UnknownField
+        );
         let body = Map::from_iter([("messages".to_owned(), json!([]))]);
         let error = Fields::admit(body, Endpoint::Completions).unwrap_err();
         assert_eq!(error.code, Code::UnknownField);
@@ -442,8 +501,15 @@ mod tests {
         assert_eq!((given.sent_as, given.value), ("repeat_penalty", json!(1.1)));
 
         let error = admit(json!({"max_tokens": 5, "n_predict": 6})).unwrap_err();
-        assert_eq!((error.code, error.param.as_deref()), (Code::ConflictingFields, Some("n_predict")));
-        assert!(error.message.contains('5') && error.message.contains('6'), "{}", error.message);
+        assert_eq!(
+            (error.code, error.param.as_deref()),
+            (Code::ConflictingFields, Some("n_predict"))
+        );
+        assert!(
+            error.message.contains('5') && error.message.contains('6'),
+            "{}",
+            error.message
+        );
     }
 
     #[test]
@@ -470,7 +536,10 @@ mod tests {
         ] {
             let error = admit(body.clone()).unwrap_err();
             assert_eq!(error.code, Code::UnsupportedField, "{body}");
-            assert_eq!(error.param.as_deref(), body.as_object().unwrap().keys().next().map(String::as_str));
+            assert_eq!(
+                error.param.as_deref(),
+                body.as_object().unwrap().keys().next().map(String::as_str)
+            );
         }
     }
 
@@ -485,12 +554,27 @@ mod tests {
         let read = |value: Value, range| admit(json!({"n": value})).unwrap().integer("n", range);
         let wide = i128::from(i64::MIN)..=i128::from(i64::MAX);
         assert_eq!(read(json!(5.0), 1..=8).unwrap(), Some(5));
-        assert_eq!(read(json!(i64::MIN), wide.clone()).unwrap(), Some(i128::from(i64::MIN)));
+        assert_eq!(
+            read(json!(i64::MIN), wide.clone()).unwrap(),
+            Some(i128::from(i64::MIN))
+        );
         assert_eq!(read(json!(null), 1..=8).unwrap(), None);
-        for value in [json!(0), json!(9), json!(1.5), json!("5"), json!(true), json!([]), json!(1e300)] {
+        for value in [
+            json!(0),
+            json!(9),
+            json!(1.5),
+            json!("5"),
+            json!(true),
+            json!([]),
+            json!(1e300),
+        ] {
             let error = read(value.clone(), 1..=8).unwrap_err();
             assert_eq!(error.code, Code::InvalidValue, "{value}");
-            assert!(error.message.ends_with("an integer from 1 to 8"), "{}", error.message);
+            assert!(
+                error.message.ends_with("an integer from 1 to 8"),
+                "{}",
+                error.message
+            );
         }
         assert!(read(json!(9_223_372_036_854_775_808_u64), wide).is_err());
     }

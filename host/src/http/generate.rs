@@ -39,7 +39,13 @@ async fn generate(
         let service = service.clone();
         blocking(move || prepare(&service, endpoint, &body)).await?
     };
-    let Prepared { sequences, prompt_tokens, seed, stream, ignored } = prepared;
+    let Prepared {
+        sequences,
+        prompt_tokens,
+        seed,
+        stream,
+        ignored,
+    } = prepared;
     let answers = Answers::submit(&service.engine, sequences)?;
     let mut response = match stream {
         Some(options) => sse::respond(answers, reply, options, prompt_tokens),
@@ -62,10 +68,19 @@ async fn respond(
         texts[index].push_str(&update.text);
         ends[index] = update.end;
     }
-    let choices: Vec<_> =
-        texts.into_iter().zip(ends).filter_map(|(text, end)| Some((text, end?))).collect();
-    let completion_tokens = choices.iter().map(|(_, finish)| finish.completion_tokens).sum();
-    let usage = Usage { prompt_tokens, completion_tokens };
+    let choices: Vec<_> = texts
+        .into_iter()
+        .zip(ends)
+        .filter_map(|(text, end)| Some((text, end?)))
+        .collect();
+    let completion_tokens = choices
+        .iter()
+        .map(|(_, finish)| finish.completion_tokens)
+        .sum();
+    let usage = Usage {
+        prompt_tokens,
+        completion_tokens,
+    };
     Ok(Json(reply.body(&choices, usage)).into_response())
 }
 

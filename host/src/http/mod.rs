@@ -63,9 +63,20 @@ pub struct RequestLimits {
     pub request_bytes: usize,
     /// Longest plugin, in bytes.
     pub plugin_bytes: usize,
-    /// Most choices, over all prompts. What the engine's queue cannot hold
-    /// would be refused as overload for ever.
+    /// Most choices, over all prompts; the default is OpenAI's limit for `n`.
+    /// More than the engine's queue holds would be refused as overload for
+    /// ever.
     pub choices: usize,
+}
+
+impl Default for RequestLimits {
+    fn default() -> Self {
+        Self {
+            request_bytes: 8 << 20,
+            plugin_bytes: 64 << 20,
+            choices: 128,
+        }
+    }
 }
 
 /// All routes.
@@ -76,7 +87,10 @@ pub fn router(service: Arc<Service>) -> Router {
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*id}", get(models::show))
         .route("/v1/plugins", get(plugins::list).put(plugins::upload))
-        .route("/v1/plugins/{reference}", get(plugins::show).delete(plugins::remove))
+        .route(
+            "/v1/plugins/{reference}",
+            get(plugins::show).delete(plugins::remove),
+        )
         .route("/health", get(models::health))
         .route("/metrics", get(models::metrics))
         .fallback(no_route)
@@ -113,14 +127,19 @@ async fn mark(request: Request, next: Next) -> Response {
 }
 
 fn panicked() -> ApiError {
-    ApiError::new(Code::InternalError, "the server failed on this request; its log says where")
+    ApiError::new(
+        Code::InternalError,
+        "the server failed on this request; its log says where",
+    )
 }
 
 /// Runs work that blocks, with the stack that guest code needs.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| Err(panicked()))
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or_else(|_| Err(panicked()))
 }
 
 /// The whole body, of at most `limit` bytes.
@@ -130,12 +149,16 @@ async fn read_body(mut request: Request, limit: usize) -> Result<Bytes, ApiError
         .await
         .map_err(|_| {
             let seconds = BODY_TIMEOUT.as_secs();
-            ApiError::new(Code::BodyTimeout, format!("the body took longer than {seconds} s"))
+            ApiError::new(
+                Code::BodyTimeout,
+                format!("the body took longer than {seconds} s"),
+            )
         })?;
     body.map_err(|rejection| match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => {
-            ApiError::new(Code::BodyTooLarge, format!("the body exceeds {limit} bytes"))
-        }
+        StatusCode::PAYLOAD_TOO_LARGE => ApiError::new(
+            Code::BodyTooLarge,
+            format!("the body exceeds {limit} bytes"),
+        ),
         _ => ApiError::new(Code::InvalidBody, rejection.body_text()),
     })
 }
@@ -148,5 +171,6 @@ fn path_param(path: PathParam) -> Result<String, ApiError> {
 }
 
 fn unix_seconds(time: SystemTime) -> u64 {
-    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |age| age.as_secs())
+    time.duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, |age| age.as_secs())
 }

@@ -45,7 +45,9 @@ pub(super) async fn health(State(service): State<Arc<Service>>) -> Result<Json<V
         return Err(ApiError::new(Code::Stopped, "the engine has stopped"));
     }
     let stats = service.engine.stats();
-    Ok(Json(json!({"status": "ok", "running": stats.running, "waiting": stats.waiting})))
+    Ok(Json(
+        json!({"status": "ok", "running": stats.running, "waiting": stats.waiting}),
+    ))
 }
 
 pub(super) async fn metrics(State(service): State<Arc<Service>>) -> Response {

@@ -18,15 +18,28 @@ pub(super) async fn upload(
     request: Request,
 ) -> Result<(StatusCode, Json<Value>), ApiError> {
     let bytes = read_body(request, service.limits.plugin_bytes).await?;
-    let Uploaded { plugin, created } =
-        blocking(move || service.registry.upload(&bytes).map_err(|error| upload_error(&error)))
-            .await?;
-    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
+    let Uploaded { plugin, created } = blocking(move || {
+        service
+            .registry
+            .upload(&bytes)
+            .map_err(|error| upload_error(&error))
+    })
+    .await?;
+    let status = if created {
+        StatusCode::CREATED
+    } else {
+        StatusCode::OK
+    };
     Ok((status, Json(describe(&plugin))))
 }
 
 pub(super) async fn list(State(service): State<Arc<Service>>) -> Json<Value> {
-    let plugins: Vec<_> = service.registry.list().iter().map(|plugin| describe(plugin)).collect();
+    let plugins: Vec<_> = service
+        .registry
+        .list()
+        .iter()
+        .map(|plugin| describe(plugin))
+        .collect();
     Json(json!({"object": "list", "data": plugins}))
 }
 
@@ -35,7 +48,10 @@ pub(super) async fn show(
     path: PathParam,
 ) -> Result<Json<Value>, ApiError> {
     let reference = path_param(path)?;
-    let plugin = service.registry.get(&reference).ok_or_else(|| not_found(&reference))?;
+    let plugin = service
+        .registry
+        .get(&reference)
+        .ok_or_else(|| not_found(&reference))?;
     Ok(Json(describe(&plugin)))
 }
 
@@ -46,12 +62,17 @@ pub(super) async fn remove(
     path: PathParam,
 ) -> Result<Json<Value>, ApiError> {
     let reference = path_param(path)?;
-    let removed = service.registry.remove(&reference).map_err(|error| match error {
-        RemoveError::NotFound { .. } => not_found(&reference),
-        RemoveError::Builtin { .. } => ApiError::new(Code::PluginConflict, error.to_string()),
-    })?;
+    let removed = service
+        .registry
+        .remove(&reference)
+        .map_err(|error| match error {
+            RemoveError::NotFound { .. } => not_found(&reference),
+            RemoveError::Builtin { .. } => ApiError::new(Code::PluginConflict, error.to_string()),
+        })?;
     let removed: Vec<_> = removed.iter().map(|plugin| describe(plugin)).collect();
-    Ok(Json(json!({"object": "list", "deleted": true, "data": removed})))
+    Ok(Json(
+        json!({"object": "list", "deleted": true, "data": removed}),
+    ))
 }
 
 fn describe(plugin: &Plugin) -> Value {

@@ -68,7 +68,11 @@ pub(super) fn prepare(
     let prompts = match endpoint {
         Endpoint::Chat => {
             let template = service.model.template.as_ref();
-            vec![chat::read_prompt(&mut fields, &service.model.tokenizer, template)?]
+            vec![chat::read_prompt(
+                &mut fields,
+                &service.model.tokenizer,
+                template,
+            )?]
         }
         Endpoint::Completions => {
             let given = fields.required("prompt")?;
@@ -126,10 +130,20 @@ fn open(
     let context_length = service.engine.model_info().context_length;
     let max_tokens = terms.max_tokens_after(&prompt, context_length)?;
     let min_tokens = check_min_tokens(chain, max_tokens)?;
-    let info = SequenceInfo { prompt, max_tokens, end_ids: terms.end_ids.clone() };
+    let info = SequenceInfo {
+        prompt,
+        max_tokens,
+        end_ids: terms.end_ids.clone(),
+    };
     let chains = service
         .runtime
-        .open(&service.model.vocabulary, chain.stages(), &info, terms.seed, terms.n as u32)
+        .open(
+            &service.model.vocabulary,
+            chain.stages(),
+            &info,
+            terms.seed,
+            terms.n as u32,
+        )
         .map_err(|error| chain.open_error(error))?;
     let sequence = |chain: Box<dyn Chain>| {
         let (events, receiver) = mpsc::channel(EVENT_BUFFER);
@@ -149,7 +163,9 @@ fn open(
 
 impl Terms {
     fn read(fields: &mut Fields, service: &Service) -> Result<Self, ApiError> {
-        let n = fields.integer("n", 1..=service.limits.choices as i128)?.unwrap_or(1);
+        let n = fields
+            .integer("n", 1..=service.limits.choices as i128)?
+            .unwrap_or(1);
         let best_of = fields.integer("best_of", 1..=i128::MAX)?.unwrap_or(n);
         if best_of != n {
             let message = format!("`best_of` is {best_of} but `n` is {n}; they must be equal");
@@ -161,7 +177,9 @@ impl Terms {
             max_tokens: fields.integer("max_tokens", 1..=i128::MAX)?,
             stop: Arc::new(read_stop(fields.take("stop").as_ref())?),
             end_ids: read_end_ids(fields.take("stop_token_ids"), service)?,
-            seed: fields.integer("seed", seeds)?.map_or_else(random_seed, |seed| seed as i64),
+            seed: fields
+                .integer("seed", seeds)?
+                .map_or_else(random_seed, |seed| seed as i64),
             stream: read_stream(fields)?,
         })
     }
@@ -200,7 +218,8 @@ fn check_min_tokens(chain: &RequestChain, max_tokens: u32) -> Result<usize, ApiE
         None => Ok(0),
         Some((min, _)) if min <= u64::from(max_tokens) => Ok(min as usize),
         Some((min, name)) => {
-            let message = format!("`{name}` is {min}, more than the {max_tokens} tokens there may be");
+            let message =
+                format!("`{name}` is {min}, more than the {max_tokens} tokens there may be");
             Err(ApiError::of(Code::ConflictingFields, name, message))
         }
     }
@@ -211,16 +230,24 @@ fn read_stop(given: Option<&Given>) -> Result<StopStrings, ApiError> {
     const EXPECTED: &str = "a string or a list of strings";
     let strings = match given {
         None => Vec::new(),
-        Some(Given { value: Value::String(text), .. }) => vec![text.clone()],
+        Some(Given {
+            value: Value::String(text),
+            ..
+        }) => vec![text.clone()],
         Some(given) => given
             .value
             .as_array()
             .ok_or_else(|| given.invalid(EXPECTED))?
             .iter()
-            .map(|item| item.as_str().map(str::to_owned).ok_or_else(|| given.invalid(EXPECTED)))
+            .map(|item| {
+                item.as_str()
+                    .map(str::to_owned)
+                    .ok_or_else(|| given.invalid(EXPECTED))
+            })
             .collect::<Result<_, _>>()?,
     };
-    StopStrings::new(strings).map_err(|error| ApiError::of(Code::InvalidValue, "stop", error.to_string()))
+    StopStrings::new(strings)
+        .map_err(|error| ApiError::of(Code::InvalidValue, "stop", error.to_string()))
 }
 
 /// Every id that ends a sequence: the model's and the request's, ascending.
@@ -231,7 +258,11 @@ fn read_end_ids(given: Option<Given>, service: &Service) -> Result<Vec<TokenId>,
             .value
             .as_array()
             .filter(|items| items.len() <= MAX_STOP_TOKEN_IDS)
-            .ok_or_else(|| given.invalid(format_args!("a list of at most {MAX_STOP_TOKEN_IDS} token ids")))?;
+            .ok_or_else(|| {
+                given.invalid(format_args!(
+                    "a list of at most {MAX_STOP_TOKEN_IDS} token ids"
+                ))
+            })?;
         let limit = service.model.tokenizer.size();
         for item in items {
             ids.push(completions::read_id(given.sent_as, item, limit)?);
@@ -250,9 +281,16 @@ fn read_stream(fields: &mut Fields) -> Result<Option<StreamOptions>, ApiError> {
     };
     if !stream {
         let message = "`stream_options` has no effect unless `stream` is true";
-        return Err(ApiError::of(Code::ConflictingFields, "stream_options", message));
+        return Err(ApiError::of(
+            Code::ConflictingFields,
+            "stream_options",
+            message,
+        ));
     }
-    let object = given.value.as_object().ok_or_else(|| given.invalid("an object"))?;
+    let object = given
+        .value
+        .as_object()
+        .ok_or_else(|| given.invalid("an object"))?;
     read_stream_options(object).map(Some)
 }
 
@@ -262,7 +300,9 @@ fn read_stream_options(object: &Map<String, Value>) -> Result<StreamOptions, Api
         let path = format!("stream_options.{key}");
         match (key.as_str(), value) {
             ("include_usage", Value::Bool(include)) => options.include_usage = *include,
-            ("include_usage", other) => return Err(ApiError::invalid(&path, other, "true or false")),
+            ("include_usage", other) => {
+                return Err(ApiError::invalid(&path, other, "true or false"));
+            }
             // Random padding of chunks against observers of their length.
             ("include_obfuscation", Value::Bool(false)) => {}
             ("include_obfuscation", _) => {

@@ -20,15 +20,27 @@ pub(super) fn respond(
     options: StreamOptions,
     prompt_tokens: usize,
 ) -> Response {
-    let usage = Usage { prompt_tokens, completion_tokens: 0 };
-    let mut stream = Stream { answers, reply, options, usage, queue: VecDeque::new(), ended: false };
+    let usage = Usage {
+        prompt_tokens,
+        completion_tokens: 0,
+    };
+    let mut stream = Stream {
+        answers,
+        reply,
+        options,
+        usage,
+        queue: VecDeque::new(),
+        ended: false,
+    };
     stream.open();
     let events = stream::unfold(stream, |mut stream| async move {
         let data = stream.next().await?;
         Some((Ok::<_, Infallible>(Event::default().data(data)), stream))
     });
     // Comments while nothing is said keep proxies from closing the connection.
-    Sse::new(events).keep_alive(KeepAlive::default()).into_response()
+    Sse::new(events)
+        .keep_alive(KeepAlive::default())
+        .into_response()
 }
 
 struct Stream {
@@ -81,7 +93,8 @@ impl Stream {
 
     fn close(&mut self) {
         if self.options.include_usage {
-            self.queue.push_back(self.reply.usage(self.usage).to_string());
+            self.queue
+                .push_back(self.reply.usage(self.usage).to_string());
         }
         self.queue.push_back("[DONE]".into());
         self.ended = true;

@@ -60,7 +60,11 @@ impl RequestChain {
                  leave it out or give it to a stage of the chain",
                 given.sent_as
             );
-            return Err(ApiError::of(Code::ConflictingFields, given.sent_as, message));
+            return Err(ApiError::of(
+                Code::ConflictingFields,
+                given.sent_as,
+                message,
+            ));
         }
         let entries = read_entries(list, registry)?;
         if entries.is_empty() {
@@ -82,16 +86,24 @@ impl RequestChain {
             Some(list) => read_entries(list, registry)?,
             None => Vec::new(),
         };
-        let mut chain = Self { stages: Vec::new(), origins: Vec::new() };
-        let replaces_sampler =
-            additions.iter().any(|(stage, _)| matches!(stage.plugin.kind, Kind::Sampler));
+        let mut chain = Self {
+            stages: Vec::new(),
+            origins: Vec::new(),
+        };
+        let replaces_sampler = additions
+            .iter()
+            .any(|(stage, _)| matches!(stage.plugin.kind, Kind::Sampler));
         let sampler_field = params.iter().find(|(to, _)| *to == DefaultStage::Sampler);
         if let Some((_, given)) = sampler_field.filter(|_| replaces_sampler) {
             let message = format!(
                 "`{}` has no effect: `processors` replaces the default sampler",
                 given.sent_as
             );
-            return Err(ApiError::of(Code::ConflictingFields, given.sent_as, message));
+            return Err(ApiError::of(
+                Code::ConflictingFields,
+                given.sent_as,
+                message,
+            ));
         }
         for (_, given) in &mut params {
             canonicalise(given, vocabulary_size);
@@ -99,7 +111,10 @@ impl RequestChain {
         chain.push_default(DefaultStage::Rules, &params, registry)?;
         chain.push_default(DefaultStage::Penalties, &params, registry)?;
         for kind in [Kind::TokenProcessor, Kind::LogitsProcessor, Kind::Sampler] {
-            for (stage, origin) in additions.iter().filter(|(stage, _)| stage.plugin.kind == kind) {
+            for (stage, origin) in additions
+                .iter()
+                .filter(|(stage, _)| stage.plugin.kind == kind)
+            {
                 chain.stages.push(stage.clone());
                 chain.origins.push(Origin::Entry(origin.name()));
             }
@@ -121,10 +136,15 @@ impl RequestChain {
             let message = format!("the default plugin `{name}` is not in the registry");
             ApiError::new(Code::PluginNotFound, message)
         })?;
-        let given: Vec<Given> =
-            params.iter().filter(|(to, _)| *to == stage).map(|(_, given)| given.clone()).collect();
-        let params =
-            given.iter().map(|given| (given.name.to_owned(), given.value.clone())).collect();
+        let given: Vec<Given> = params
+            .iter()
+            .filter(|(to, _)| *to == stage)
+            .map(|(_, given)| given.clone())
+            .collect();
+        let params = given
+            .iter()
+            .map(|given| (given.name.to_owned(), given.value.clone()))
+            .collect();
         self.stages.push(StageRef { plugin, params });
         self.origins.push(Origin::Default(stage, given));
         Ok(())
@@ -134,7 +154,11 @@ impl RequestChain {
         check_chain(&self.stages).map_err(|error| {
             let origin = error.index().and_then(|index| self.origins.get(index));
             let param = origin.map(Origin::name);
-            ApiError { code: Code::InvalidChain, message: error.to_string(), param }
+            ApiError {
+                code: Code::InvalidChain,
+                message: error.to_string(),
+                param,
+            }
         })?;
         for (stage, origin) in self.stages.iter().zip(&self.origins) {
             let params = Value::Object(stage.params.clone());
@@ -174,7 +198,10 @@ impl RequestChain {
 
     /// A plugin's own complaint about its parameters, which passed the schema.
     fn invalid_params(&self, stage: &str, message: &str) -> ApiError {
-        let origin = self.labels().zip(&self.origins).find(|(label, _)| label == stage);
+        let origin = self
+            .labels()
+            .zip(&self.origins)
+            .find(|(label, _)| label == stage);
         let param = origin.and_then(|(_, origin)| match origin {
             // A plugin is asked to name the parameter; it is not made to.
             Origin::Default(_, given) => given
@@ -185,7 +212,11 @@ impl RequestChain {
             Origin::Entry(name) => Some(format!("{name}.params")),
         });
         let message = format!("stage `{stage}`: {message}");
-        ApiError { code: Code::InvalidValue, message, param }
+        ApiError {
+            code: Code::InvalidValue,
+            message,
+            param,
+        }
     }
 
     /// The stages' names as faults give them: the plugin's name, and `name#k`
@@ -193,7 +224,11 @@ impl RequestChain {
     fn labels(&self) -> impl Iterator<Item = String> {
         self.stages.iter().enumerate().map(|(index, stage)| {
             let name = &stage.plugin.name;
-            match self.stages[..index].iter().filter(|other| other.plugin.name == *name).count() {
+            match self.stages[..index]
+                .iter()
+                .filter(|other| other.plugin.name == *name)
+                .count()
+            {
                 0 => name.clone(),
                 repetition => format!("{name}#{repetition}"),
             }
@@ -215,19 +250,28 @@ impl Origin {
         let (name, rest) = path.split_once('/').unwrap_or((path, ""));
         let name = name.replace("~1", "/").replace("~0", "~");
         let param = match self {
-            Self::Default(stage, given) => given
-                .iter()
-                .find(|given| given.name == name)
-                .map_or_else(|| stage.plugin().to_owned(), |given| given.sent_as.to_owned()),
+            Self::Default(stage, given) => {
+                given.iter().find(|given| given.name == name).map_or_else(
+                    || stage.plugin().to_owned(),
+                    |given| given.sent_as.to_owned(),
+                )
+            }
             Self::Entry(entry) if path.is_empty() => format!("{entry}.params"),
             Self::Entry(entry) => format!("{entry}.params.{name}"),
         };
         let value = params.pointer(&error.pointer).filter(|_| !path.is_empty());
-        let allowed = schema["properties"].get(&name).filter(|_| rest.is_empty()).and_then(allowed);
+        let allowed = schema["properties"]
+            .get(&name)
+            .filter(|_| rest.is_empty())
+            .and_then(allowed);
         match (value, allowed) {
             (Some(value), Some(allowed)) => ApiError::invalid(&param, value, allowed),
             (Some(value), None) => {
-                let place = if rest.is_empty() { String::new() } else { format!(" at `{rest}`") };
+                let place = if rest.is_empty() {
+                    String::new()
+                } else {
+                    format!(" at `{rest}`")
+                };
                 let message = format!("`{param}`{place} is {}: {}", shown(value), error.message);
                 ApiError::of(Code::InvalidValue, param, message)
             }
@@ -267,7 +311,9 @@ fn allowed(schema: &Value) -> Option<String> {
 /// fraction, and a `top_k` beyond the vocabulary as the vocabulary's size,
 /// which keeps everything too.
 fn canonicalise(given: &mut Given, vocabulary_size: u32) {
-    let Some(integer) = as_integer(&given.value) else { return };
+    let Some(integer) = as_integer(&given.value) else {
+        return;
+    };
     let integer = match given.name {
         "top_k" => integer.min(i128::from(vocabulary_size)),
         _ => integer,
@@ -278,16 +324,15 @@ fn canonicalise(given: &mut Given, vocabulary_size: u32) {
 }
 
 /// Reads a list of `{plugin, params, on_fault}`.
-fn read_entries(
-    list: &Given,
-    registry: &Registry,
-) -> Result<Vec<(StageRef, Origin)>, ApiError> {
+fn read_entries(list: &Given, registry: &Registry) -> Result<Vec<(StageRef, Origin)>, ApiError> {
     let entries = list
         .value
         .as_array()
         .filter(|entries| entries.len() <= MAX_STAGES)
         .ok_or_else(|| {
-            list.invalid(format_args!("a list of at most {MAX_STAGES} objects with a `plugin`"))
+            list.invalid(format_args!(
+                "a list of at most {MAX_STAGES} objects with a `plugin`"
+            ))
         })?;
     entries
         .iter()
@@ -311,7 +356,11 @@ fn read_entry(name: &str, entry: &Value, registry: &Registry) -> Result<StageRef
         match (key.as_str(), value) {
             ("plugin", Value::String(reference)) => plugin = Some(reference),
             ("plugin", other) => {
-                return Err(ApiError::invalid(&path, other, "a plugin's name, name@version or digest"));
+                return Err(ApiError::invalid(
+                    &path,
+                    other,
+                    "a plugin's name, name@version or digest",
+                ));
             }
             ("params", Value::Object(object)) => params.clone_from(object),
             ("params", other) => return Err(ApiError::invalid(&path, other, "an object")),
@@ -321,17 +370,20 @@ fn read_entry(name: &str, entry: &Value, registry: &Registry) -> Result<StageRef
                 return Err(ApiError::of(Code::UnsupportedField, path, message));
             }
             _ => {
-                let message = format!("there is no `{path}`; a stage has `plugin`, `params` and `on_fault`");
+                let message =
+                    format!("there is no `{path}`; a stage has `plugin`, `params` and `on_fault`");
                 return Err(ApiError::of(Code::UnknownField, path, message));
             }
         }
     }
     let path = format!("{name}.plugin");
-    let reference = plugin.ok_or_else(|| {
-        ApiError::of(Code::MissingField, &path, format!("`{path}` is required"))
-    })?;
+    let reference = plugin
+        .ok_or_else(|| ApiError::of(Code::MissingField, &path, format!("`{path}` is required")))?;
     let plugin = registry.get(reference).ok_or_else(|| {
-        let message = format!("there is no plugin `{}`", shown(&Value::from(reference.as_str())).trim_matches('"'));
+        let message = format!(
+            "there is no plugin `{}`",
+            shown(&Value::from(reference.as_str())).trim_matches('"')
+        );
         ApiError::of(Code::PluginNotFound, &path, message)
     })?;
     Ok(StageRef { plugin, params })

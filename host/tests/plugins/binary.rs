@@ -132,3 +132,18 @@ fn leb128(mut value: u32) -> Vec<u8> {
     bytes.push(value as u8);
     bytes
 }
+
+/// A binary with each occurrence of `part` replaced by as many other bytes.
+pub(crate) fn replaced(binary: &[u8], part: &str, other: &str) -> Vec<u8> {
+    assert_eq!(part.len(), other.len());
+    let mut replaced = binary.to_vec();
+    let mut n_replaced = 0;
+    for at in 0..binary.len() - part.len() {
+        if binary[at..].starts_with(part.as_bytes()) {
+            replaced[at..at + part.len()].copy_from_slice(other.as_bytes());
+            n_replaced += 1;
+        }
+    }
+    assert_ne!(n_replaced, 0, "{part} does not occur");
+    replaced
+}

@@ -197,3 +197,54 @@ fn a_component_that_compiles_for_minutes_is_cut_off() {
     assert!(fits.contains(&error.code()), "{error}");
     registry.upload(&component("counter")).unwrap();
 }
+
+#[test]
+fn what_does_not_fit_the_contract_is_refused_by_name() {
+    let registry = registry();
+    let counter = component("counter");
+    for (part, other, code, words) in [
+        (
+            "sluice:sampling/control@0.1.0",
+            "sluice:sampling/kontrol@0.1.0",
+            "unknown_import",
+            "sluice:sampling/kontrol@0.1.0",
+        ),
+        (
+            "sluice:sampling/token-processor@0.1.0",
+            "sluice:sampling/token-processor@0.2.0",
+            "contract_version",
+            "sluice:sampling/token-processor@0.2.0",
+        ),
+        (
+            "sluice:sampling/token-processor@0.1.0",
+            "sluice:sampling/taken-processor@0.1.0",
+            "no_kind",
+            "exports none of",
+        ),
+        ("sequence.plan", "sequence.plot", "wrong_type", "plan"),
+    ] {
+        let error = refusal(&registry, &binary::replaced(&counter, part, other));
+        assert_eq!(error.code(), code, "{error}");
+        assert!(error.to_string().contains(words), "{error}");
+    }
+}
+
+#[test]
+fn an_invalid_description_is_refused() {
+    let registry = registry();
+    let counter = component("counter");
+    for (part, other, words) in [
+        ("counter0.1.0", "Counter0.1.0", "\"Counter\""),
+        ("counter0.1.0", "counter0.1.x", "\"0.1.x\""),
+        (
+            "\"type\": \"object\"",
+            "\"type\": \"abject\"",
+            "params-schema",
+        ),
+    ] {
+        let damaged = binary::replaced(&counter, part, other);
+        let error = refusal(&registry, &damaged);
+        assert_eq!(error.code(), "invalid_description", "{error}");
+        assert!(error.to_string().contains(words), "{error}");
+    }
+}

@@ -2,6 +2,9 @@
 
 use std::time::Instant;
 
+use serde_json::{Value, json};
+use tempfile::tempdir;
+
 use super::*;
 use crate::mlx::{Progress, TokenizerData};
 
@@ -92,6 +95,20 @@ fn prompt_chunks_do_not_matter(model: &mut dyn Model) {
                 "chunks of {chunk}, position {last}"
             );
         }
+        model.release(0);
+    }
+    let long = PROMPT.repeat(8);
+    model.forward(&rows(0, 0, &long)).unwrap();
+    let expected = bits(model.logits());
+    model.release(0);
+    for chunk in [17, 64, 100] {
+        for (index, tokens) in long.chunks(chunk).enumerate() {
+            model.forward(&rows(0, index * chunk, tokens)).unwrap();
+        }
+        assert!(
+            bits(model.logits()) == expected,
+            "long prompt, chunks of {chunk}"
+        );
         model.release(0);
     }
 }
@@ -212,6 +229,34 @@ fn host_operations_agree_with_mlx() {
     compare(&rows(3, PROMPT.len() + 1, &ANSWER[1..]));
     println!("largest difference of a logit: {largest:e}");
     assert!(largest < 1e-3, "{largest:e}");
+}
+
+/// Both take the frequencies of rope, each in a form of its own.
+#[test]
+fn stretched_rope_agrees_with_mlx() {
+    let mut config = small::config();
+    let tensors = small::tensors(8);
+    let mut logits = |scaling: Value, backend| {
+        let folder = tempdir().unwrap();
+        config["rope_scaling"] = scaling;
+        small::write(folder.path(), &config, &tensors);
+        let mut model = open(folder.path(), backend);
+        model
+            .forward(&wanting(rows(0, 0, &[9, 8, 7, 6, 5, 4, 3, 2, 1])))
+            .unwrap();
+        model.logits().to_vec()
+    };
+    let plain = logits(Value::Null, Backend::Cpu);
+    for scaling in [
+        json!({"rope_type": "linear", "factor": 2.0}),
+        json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+               "high_freq_factor": 4.0, "original_max_position_embeddings": 32}),
+    ] {
+        let host = logits(scaling.clone(), Backend::Cpu);
+        let mlx = logits(scaling, Backend::Mlx);
+        assert!(largest_difference(&host, &mlx) < 1e-3);
+        assert!(largest_difference(&host, &plain) > 1e-2);
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::{
 };
 
 use mlx_rs::{Array, io::GgufFile};
+use serde_json::json;
 use tempfile::tempdir;
 
 use super::{
@@ -106,6 +107,21 @@ fn a_gguf_file_equals_the_folder_it_was_made_of() {
     assert_eq!(checkpoint.end_of_sequence, [5, 7]);
     assert_eq!(checkpoint.eos_token.as_deref(), Some("t5"));
     assert_eq!(checkpoint.bos_token, None);
+    assert_eq!(small::logits(&file), small::logits(folder.path()));
+}
+
+/// So the files of Llama 3 say it.
+#[test]
+fn rope_may_be_stretched_by_a_tensor() {
+    let mut tensors = small::tensors(9);
+    let mut config = small::config();
+    config["rope_scaling"] = json!({"rope_type": "linear", "factor": 2.0});
+    let folder = tempdir().unwrap();
+    small::write(folder.path(), &config, &tensors);
+    let factors = Array::from_slice(&[2.0_f32; 8], &[8]);
+    tensors.insert("rope_freqs.weight".to_owned(), factors);
+    let file = folder.path().join("small.gguf");
+    write(&file, &tensors);
     assert_eq!(small::logits(&file), small::logits(folder.path()));
 }
 
