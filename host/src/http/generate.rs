@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::choice::Answers;
 use super::errors::ApiError;
-use super::fields::Endpoint;
+use super::field_table::Endpoint;
 use super::request::{Prepared, prepare};
 use super::wire::{Reply, Usage};
 use super::{Service, blocking, read_body, sse};

@@ -1,7 +1,7 @@
 //! Routes, wire types and errors; no logic of generation.
 //!
 //! A generation request passes through the files in this order: [`body`] makes
-//! one JSON object of the bytes, [`fields`] sorts its fields by one table,
+//! one JSON object of the bytes, [`fields`] sorts its fields by [`field_table`],
 //! [`request`] turns them into sequences that are ready to run, with the prompt
 //! from [`chat`] or [`completions`] and the stages from [`stages`];
 //! [`generate`] hands them to the engine, [`choice`] turns its events into
@@ -13,6 +13,7 @@ mod chat;
 mod choice;
 mod completions;
 pub mod errors;
+mod field_table;
 mod fields;
 mod generate;
 mod models;

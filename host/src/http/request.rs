@@ -13,7 +13,8 @@ use super::Service;
 use super::body::parse_object;
 use super::choice::Choice;
 use super::errors::{ApiError, Code, shown};
-use super::fields::{Endpoint, Fields, Given};
+use super::field_table::Endpoint;
+use super::fields::{Fields, Given};
 use super::stages::RequestChain;
 use super::{chat, completions};
 use crate::engine::{Chain, EVENT_BUFFER, Submission, TokenId};
@@ -80,6 +81,7 @@ pub(super) fn prepare(
         }
     };
     check_size(service, &chain, terms.n, prompts.len())?;
+    let ignored = fields.finish()?;
     let prompt_tokens = prompts.iter().map(Vec::len).sum();
     let mut sequences = Vec::new();
     for prompt in prompts {
@@ -90,7 +92,7 @@ pub(super) fn prepare(
         prompt_tokens,
         seed: terms.seed,
         stream: terms.stream,
-        ignored: fields.ignored().to_vec(),
+        ignored,
     })
 }
 

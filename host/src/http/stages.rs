@@ -3,7 +3,8 @@
 use serde_json::{Map, Value};
 
 use super::errors::{ApiError, Code, shown};
-use super::fields::{DefaultStage, Fields, Given, as_integer};
+use super::field_table::DefaultStage;
+use super::fields::{Fields, Given, as_integer};
 use crate::plugin::{Kind, OpenError, ParamsError, Registry, StageRef, check_chain};
 
 /// Most stages of one request: each is an instance with memory of its own.

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::choice::Finish;
-use super::fields::Endpoint;
+use super::field_table::Endpoint;
 use super::unix_seconds;
 
 /// What every body and chunk of one answer shares.
