@@ -224,8 +224,8 @@ impl Bench {
         let Stats { step, chain, .. } = self.engine.stats();
         Ok(Samples {
             steps,
-            step: step - before.step,
-            chain: chain - before.chain,
+            step: step.saturating_sub(before.step),
+            chain: chain.saturating_sub(before.chain),
         })
     }
 

@@ -237,6 +237,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
+    type Change = fn(&mut Description);
+
     fn description(change: impl FnOnce(&mut Description)) -> Outcome {
         let mut said = Description {
             name: "counter-2".into(),
@@ -251,7 +253,7 @@ mod tests {
     #[test]
     fn a_description_names_what_is_wrong_with_it() {
         assert!(description(|_| {}).is_ok());
-        let refused: [(fn(&mut Description), &str); 7] = [
+        let refused: [(Change, &str); 7] = [
             (|d| d.name = "Counter".into(), "\"Counter\""),
             (|d| d.name = String::new(), "\"\""),
             (|d| d.version = "0.1.x".into(), "\"0.1.x\""),
