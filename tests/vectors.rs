@@ -198,7 +198,8 @@ fn open(plugins: &Plugins, row: &Row, asked: &Asked) -> Result<Box<dyn Chain>, O
 }
 
 fn close(a: f32, b: f32) -> bool {
-    a == b || (a - b).abs() <= 1e-5 * a.abs().max(1.0)
+    // Equal infinities have no difference.
+    a.total_cmp(&b).is_eq() || (a - b).abs() <= 1e-5 * a.abs().max(1.0)
 }
 
 /// The token that `u` draws from `kept` with these logits.

@@ -1,6 +1,6 @@
 //! What several of the promise tests need: a registry with the shipped
 //! components, and test components from `tests/guests/dist`.
-#![allow(dead_code, clippy::unwrap_used)]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use sluice::{
     engine::{Chain, ModelInfo, TokenId},

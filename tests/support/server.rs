@@ -1,5 +1,5 @@
 //! The real program on the default model, and a client.
-#![allow(dead_code, clippy::unwrap_used)]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use axum::{
     body::Bytes,
