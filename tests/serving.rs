@@ -29,7 +29,10 @@ async fn the_capital_of_france_plain_and_streamed() {
     assert_eq!(status, StatusCode::OK, "{answer}");
     let choice = &answer["choices"][0];
     assert_eq!(choice["message"]["role"], "assistant");
-    assert_eq!(choice["message"]["content"], "The capital of France is Paris.");
+    assert_eq!(
+        choice["message"]["content"],
+        "The capital of France is Paris."
+    );
     assert_eq!(choice["finish_reason"], "stop");
     assert_eq!(
         answer["usage"],
@@ -161,20 +164,28 @@ async fn a_plugin_comes_is_used_and_goes_while_another_request_streams() {
     tokio::time::sleep(Duration::from_millis(300)).await;
 
     let mut body = france();
-    body["processors"] = json!([{"plugin": "ban-words", "params": {"words": ["Paris", "capital"]}}]);
+    body["processors"] =
+        json!([{"plugin": "ban-words", "params": {"words": ["Paris", "capital"]}}]);
     let (status, answer) = server.post("/v1/chat/completions", &body).await;
     assert_eq!(status, StatusCode::NOT_FOUND, "{answer}");
 
-    let (status, uploaded) = server.upload(component("examples/dist/ban-words.wasm")).await;
+    let (status, uploaded) = server
+        .upload(component("examples/dist/ban-words.wasm"))
+        .await;
     assert_eq!(status, StatusCode::CREATED, "{uploaded}");
     assert_eq!(uploaded["name"], "ban-words");
-    let (status, _) = server.upload(component("examples/dist/ban-words.wasm")).await;
+    let (status, _) = server
+        .upload(component("examples/dist/ban-words.wasm"))
+        .await;
     assert_eq!(status, StatusCode::OK, "the same bytes again");
     let (status, answer) = server.post("/v1/chat/completions", &body).await;
     assert_eq!(status, StatusCode::OK, "{answer}");
     let content = answer["choices"][0]["message"]["content"].as_str().unwrap();
     assert!(!content.is_empty());
-    assert!(!content.contains("Paris") && !content.contains("capital"), "{content}");
+    assert!(
+        !content.contains("Paris") && !content.contains("capital"),
+        "{content}"
+    );
 
     // Hot sampling reaches for rare tokenizations; none gets through.
     body["temperature"] = 1.5.into();
@@ -184,7 +195,10 @@ async fn a_plugin_comes_is_used_and_goes_while_another_request_streams() {
         body["seed"] = seed.into();
         let (_, answer) = server.post("/v1/chat/completions", &body).await;
         let content = answer["choices"][0]["message"]["content"].as_str().unwrap();
-        assert!(!content.contains('e') && !content.contains(" is"), "{content}");
+        assert!(
+            !content.contains('e') && !content.contains(" is"),
+            "{content}"
+        );
     }
 
     let (status, _) = server.delete("ban-words").await;
@@ -192,7 +206,12 @@ async fn a_plugin_comes_is_used_and_goes_while_another_request_streams() {
     let (status, answer) = server.post("/v1/chat/completions", &body).await;
     assert_eq!(status, StatusCode::NOT_FOUND);
     assert_eq!(answer["error"]["code"], "plugin_not_found");
-    assert!(answer["error"]["message"].as_str().unwrap().contains("ban-words"));
+    assert!(
+        answer["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("ban-words")
+    );
 
     assert_eq!(streaming.await.unwrap(), text(&alone));
 }
@@ -214,8 +233,9 @@ async fn a_new_version_of_a_default_plugin_is_used_and_the_old_one_stays() {
         })
     };
     let before = server.complete(&body("penalties")).await;
-    let (status, uploaded) =
-        server.upload(component("tests/guests/dist/mutant-penalties.wasm")).await;
+    let (status, uploaded) = server
+        .upload(component("tests/guests/dist/mutant-penalties.wasm"))
+        .await;
     assert_eq!(status, StatusCode::CREATED, "{uploaded}");
     assert_eq!(uploaded["name"], "penalties");
     assert_eq!(uploaded["version"], "0.1.1");
@@ -260,7 +280,9 @@ const FAULTS: [(&str, &str, &str); 26] = [
 async fn a_plugin_can_hurt_only_its_own_request() {
     let server = Server::shared();
     for name in ["misbehave-token", "misbehave-logits", "misbehave-sampler"] {
-        let (status, answer) = server.upload(component(&format!("tests/guests/dist/{name}.wasm"))).await;
+        let (status, answer) = server
+            .upload(component(&format!("tests/guests/dist/{name}.wasm")))
+            .await;
         assert!(status.is_success(), "{answer}");
     }
     let neighbour = |i: usize| {
@@ -295,9 +317,9 @@ async fn a_plugin_can_hurt_only_its_own_request() {
                 faulty["logit_bias"] = json!({"7": -100});
                 faulty["ignore_eos"] = true.into();
             }
-            let others = futures_util::future::join_all((0..7).map(|i| async move {
-                server.complete(&neighbour(i)).await
-            }));
+            let others = futures_util::future::join_all(
+                (0..7).map(|i| async move { server.complete(&neighbour(i)).await }),
+            );
             let ((status, answer), others) =
                 tokio::join!(server.post("/v1/completions", &faulty), others);
             let label = format!("{plugin} {fault} after {after:?}: {answer}");
@@ -313,13 +335,24 @@ async fn a_plugin_can_hurt_only_its_own_request() {
         }
     }
     for name in ["spin-describe", "trap-describe"] {
-        let (status, answer) = server.upload(component(&format!("tests/guests/dist/{name}.wasm"))).await;
+        let (status, answer) = server
+            .upload(component(&format!("tests/guests/dist/{name}.wasm")))
+            .await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{name}: {answer}");
-        assert!(answer["error"]["message"].as_str().unwrap().contains("describe"), "{answer}");
+        assert!(
+            answer["error"]["message"]
+                .as_str()
+                .unwrap()
+                .contains("describe"),
+            "{answer}"
+        );
     }
     let (status, _) = server.get("/health").await;
     assert_eq!(status, StatusCode::OK);
-    assert_eq!(server.complete(&neighbour(3)).await["choices"], solo[3]["choices"]);
+    assert_eq!(
+        server.complete(&neighbour(3)).await["choices"],
+        solo[3]["choices"]
+    );
 }
 
 /// In a stream the fault is an error event, and no `[DONE]` follows.
@@ -335,7 +368,12 @@ async fn a_fault_ends_a_stream_with_an_error_event() {
     let events = server.stream("/v1/completions", &body).await;
     let error: Value = serde_json::from_str(events.last().unwrap()).unwrap();
     assert_eq!(error["error"]["code"], "plugin_error");
-    assert!(error["error"]["message"].as_str().unwrap().contains("misbehave-token"));
+    assert!(
+        error["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("misbehave-token")
+    );
     assert!(!events.iter().any(|event| event == "[DONE]"));
 }
 
@@ -387,9 +425,16 @@ async fn a_plugin_sees_exactly_the_tokens_of_its_sequence() {
                 let calls = report["accepted"].as_array().unwrap();
                 assert_eq!(calls.len(), 12 + i + 1, "one call per position: {calls:?}");
                 assert_eq!(calls[0], json!([]));
-                assert!(calls[1..].iter().all(|call| call.as_array().unwrap().len() == 1));
+                assert!(
+                    calls[1..]
+                        .iter()
+                        .all(|call| call.as_array().unwrap().len() == 1)
+                );
             }
-            let tokens: Vec<Value> = reports.into_iter().map(|(_, r)| r["accepted"].clone()).collect();
+            let tokens: Vec<Value> = reports
+                .into_iter()
+                .map(|(_, r)| r["accepted"].clone())
+                .collect();
             if alone {
                 expected = tokens;
             } else {
@@ -398,7 +443,8 @@ async fn a_plugin_sees_exactly_the_tokens_of_its_sequence() {
         }
         // What the plugin was told is what the client gets.
         let prompt: Vec<u32> = (0..20).map(|k| 300 + k * 7 % 4000).collect();
-        let body = json!({"prompt": prompt, "max_tokens": 12, "temperature": 0, "ignore_eos": true});
+        let body =
+            json!({"prompt": prompt, "max_tokens": 12, "temperature": 0, "ignore_eos": true});
         let answer = server.complete(&body).await;
         let told: Vec<u64> = expected[0].as_array().unwrap()[1..]
             .iter()
@@ -408,7 +454,13 @@ async fn a_plugin_sees_exactly_the_tokens_of_its_sequence() {
             "prompt": prompt, "max_tokens": 12, "temperature": 0, "ignore_eos": true,
             "processors": [{"plugin": "force", "params": {"ids": told}}],
         });
-        assert!(server.upload(component("tests/guests/dist/force.wasm")).await.0.is_success());
+        assert!(
+            server
+                .upload(component("tests/guests/dist/force.wasm"))
+                .await
+                .0
+                .is_success()
+        );
         assert_eq!(text(&server.complete(&body).await), text(&answer));
     }
 }
@@ -419,7 +471,10 @@ async fn a_server_that_cannot_start_says_why() {
     let port = Server::shared().url.rsplit(':').next().unwrap().to_owned();
     for (arguments, words) in [
         (&["--port", &port[..]][..], &port[..]),
-        (&["--port", "0", "--model", "no/such/model.gguf"], "no/such/model.gguf"),
+        (
+            &["--port", "0", "--model", "no/such/model.gguf"],
+            "no/such/model.gguf",
+        ),
         (&["--port", "0", "--model", "Cargo.toml"], "Cargo.toml"),
     ] {
         let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_sluice"))

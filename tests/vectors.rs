@@ -82,9 +82,17 @@ fn rows(case: &Value) -> Vec<Row> {
     let many = op == "batch";
     let at = |field: &str, i: usize| -> Option<Value> {
         let value = case.get(field)?;
-        Some(if many { value[i].clone() } else { value.clone() })
+        Some(if many {
+            value[i].clone()
+        } else {
+            value.clone()
+        })
     };
-    let count = if many { case["logits"].as_array().unwrap().len() } else { 1 };
+    let count = if many {
+        case["logits"].as_array().unwrap().len()
+    } else {
+        1
+    };
     (0..count)
         .map(|i| {
             let params = at("params", i).unwrap();
@@ -168,7 +176,9 @@ fn asked(plugins: &Plugins, steps: &[Value]) -> Result<Asked, String> {
             stages.push(plugins.stage(plugin, params)?);
         }
     }
-    let temperature = sampler.get("temperature").map_or(1.0, |t| t.as_f64().unwrap());
+    let temperature = sampler
+        .get("temperature")
+        .map_or(1.0, |t| t.as_f64().unwrap());
     stages.push(plugins.stage("sampler", sampler.into())?);
     Ok(Asked {
         stages,
@@ -188,14 +198,17 @@ fn open(plugins: &Plugins, row: &Row, asked: &Asked) -> Result<Box<dyn Chain>, O
 }
 
 fn close(a: f32, b: f32) -> bool {
-    a == b || (a - b).abs() <= 1e-5 * a.abs().max(1.0)
+    // Equal infinities have no difference.
+    a.total_cmp(&b).is_eq() || (a - b).abs() <= 1e-5 * a.abs().max(1.0)
 }
 
 /// The token that `u` draws from `kept` with these logits.
 fn drawn(logits: &[f32], kept: &[TokenId], u: f64) -> TokenId {
     let mut order = kept.to_vec();
     order.sort_by(|&a, &b| {
-        logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b))
+        logits[b as usize]
+            .total_cmp(&logits[a as usize])
+            .then(a.cmp(&b))
     });
     let best = f64::from(logits[order[0] as usize]);
     let mass = |id: TokenId| (f64::from(logits[id as usize]) - best).exp();
@@ -223,22 +236,26 @@ fn check_draws(
     let first = row.generated.len() as u32;
     let mut seen = BTreeSet::new();
     for position in first..first + DRAWS {
-        let token = chain.finish(&mut row.logits.clone()).map_err(|e| e.to_string())?;
+        let token = chain
+            .finish(&mut row.logits.clone())
+            .map_err(|e| e.to_string())?;
         let expected = if asked.temperature < 1e-5 {
             drawn(logits, kept, 0.0)
         } else {
             drawn(logits, kept, uniform(7, position, 0, 0, 0))
         };
         if token != expected {
-            return Err(format!("position {position}: {token} drawn, {expected} expected"));
+            return Err(format!(
+                "position {position}: {token} drawn, {expected} expected"
+            ));
         }
         seen.insert(token);
         chain.plan(&[token]).map_err(|e| e.to_string())?;
     }
     // Every kept token of some weight turns up, so the set is no smaller.
-    let missing = kept.iter().find(|id| {
-        !seen.contains(id) && drawn_share(logits, kept, **id) * f64::from(DRAWS) > 20.0
-    });
+    let missing = kept
+        .iter()
+        .find(|id| !seen.contains(id) && drawn_share(logits, kept, **id) * f64::from(DRAWS) > 20.0);
     match missing {
         Some(id) if asked.temperature >= 1e-5 => Err(format!("{id} is never drawn")),
         _ => Ok(()),
@@ -316,8 +333,11 @@ fn check_row(plugins: &Plugins, row: &Row) -> Result<(), String> {
         .collect();
     match (&row.kept_ids, &row.expected_logits, row.expected_token) {
         (Some(kept), _, _) if !tokens_only => {
-            let scaled: Vec<f32> =
-                row.logits.iter().map(|l| l / asked.temperature as f32).collect();
+            let scaled: Vec<f32> = row
+                .logits
+                .iter()
+                .map(|l| l / asked.temperature as f32)
+                .collect();
             check_draws(plugins, row, &asked, &scaled, kept)
         }
         (None, Some(logits), _) if !tokens_only => {
@@ -325,7 +345,9 @@ fn check_row(plugins: &Plugins, row: &Row) -> Result<(), String> {
         }
         (None, Some(logits), Some(token)) => {
             let best = drawn(logits, &everything, 0.0);
-            (best == token).then_some(()).ok_or(format!("best {best}, expected {token}"))
+            (best == token)
+                .then_some(())
+                .ok_or(format!("best {best}, expected {token}"))
         }
         _ => Ok(()),
     }
@@ -338,7 +360,9 @@ fn check_greedy_run(plugins: &Plugins, case: &Value) -> Result<(), String> {
     let steps = case["params"]["steps"].as_u64().unwrap() as u32;
     let mut asked = asked(plugins, case["params"]["pipeline"].as_array().unwrap())?;
     asked.stages.pop();
-    asked.stages.push(plugins.stage("sampler", json!({"temperature": 0}))?);
+    asked
+        .stages
+        .push(plugins.stage("sampler", json!({"temperature": 0}))?);
     // An empty context is not a prompt: a token that the case does not use.
     let mut prompt = ids(&case["prompt_tokens"]);
     if prompt.is_empty() {
@@ -389,7 +413,9 @@ fn check(plugins: &Plugins, case: &Value) -> Result<(), String> {
         return check_greedy_run(plugins, case);
     }
     let Some(expected) = case.get("expected_error") else {
-        return rows(case).iter().try_for_each(|row| check_row(plugins, row));
+        return rows(case)
+            .iter()
+            .try_for_each(|row| check_row(plugins, row));
     };
     let row = rows(case).remove(0);
     match (expected.as_str().unwrap(), asked(plugins, &row.steps)) {
@@ -467,6 +493,9 @@ fn a_component_with_one_formula_changed_fails() {
     let (passed, failed) = run(&plugins);
     assert!(passed > 0);
     for id in ["PF01", "PF07", "CH01"] {
-        assert!(failed.iter().any(|f| f.starts_with(id)), "{id} passed: {failed:#?}");
+        assert!(
+            failed.iter().any(|f| f.starts_with(id)),
+            "{id} passed: {failed:#?}"
+        );
     }
 }

@@ -82,7 +82,7 @@ pub fn assemble(
     let registry = Arc::new(registry(runtime.clone(), &cache)?);
     let (engine, thread) = engine::spawn(engine, info, move || {
         mlx::load(&checkpoint, Backend::detect(), &mut |step| {
-            progress.show(step)
+            progress.show(step);
         })
     })
     .map_err(|error| match error {

@@ -8,7 +8,7 @@ use crate::{
     assemble::{AssembleError, assemble},
     config::ModelConfig,
     engine::{
-        Chain, EVENT_BUFFER, EngineConfig, Event, Handle, Stats, SubmitError, Submission, TokenId,
+        Chain, EVENT_BUFFER, EngineConfig, Event, Handle, Stats, Submission, SubmitError, TokenId,
         fake,
     },
     http::RequestLimits,
@@ -224,8 +224,8 @@ impl Bench {
         let Stats { step, chain, .. } = self.engine.stats();
         Ok(Samples {
             steps,
-            step: step - before.step,
-            chain: chain - before.chain,
+            step: step.saturating_sub(before.step),
+            chain: chain.saturating_sub(before.chain),
         })
     }
 
@@ -279,7 +279,9 @@ impl Bench {
             end_ids: vec![],
         };
         let seed = row as i64;
-        let mut chains = self.runtime.open(&self.vocabulary, &stages, &info, seed, 1)?;
+        let mut chains = self
+            .runtime
+            .open(&self.vocabulary, &stages, &info, seed, 1)?;
         Ok(chains.remove(0))
     }
 }

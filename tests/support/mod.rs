@@ -1,6 +1,6 @@
 //! What several of the promise tests need: a registry with the shipped
 //! components, and test components from `tests/guests/dist`.
-#![allow(dead_code, clippy::unwrap_used)]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use sluice::{
     engine::{Chain, ModelInfo, TokenId},
@@ -34,8 +34,8 @@ impl Plugins {
     pub fn new(components: &[Vec<u8>]) -> Self {
         let cache = tempfile::tempdir().unwrap();
         let runtime = Runtime::new(Limits::default()).unwrap();
-        let compiler = Compiler::new(env!("CARGO_BIN_EXE_sluice").into(), &cache.path().join("c"))
-            .unwrap();
+        let compiler =
+            Compiler::new(env!("CARGO_BIN_EXE_sluice").into(), &cache.path().join("c")).unwrap();
         let registry = Registry::new(runtime.clone(), compiler);
         for component in components {
             registry.upload(component).unwrap();

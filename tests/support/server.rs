@@ -1,5 +1,5 @@
 //! The real program on the default model, and a client.
-#![allow(dead_code, clippy::unwrap_used)]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use axum::{
     body::Bytes,
@@ -32,7 +32,11 @@ impl Server {
     /// when this process is gone, however that happens.
     pub fn start(arguments: &[&str]) -> Self {
         let mut shell = Command::new("sh")
-            .args(["-c", r#""$@" & server=$!; cat >/dev/null; kill $server"#, "sh"])
+            .args([
+                "-c",
+                r#""$@" & server=$!; cat >/dev/null; kill $server"#,
+                "sh",
+            ])
             .arg(env!("CARGO_BIN_EXE_sluice"))
             .args(["serve", "--port", "0"])
             .args(arguments)
@@ -65,12 +69,17 @@ impl Server {
     }
 
     pub async fn post(&self, path: &str, body: &Value) -> (StatusCode, Value) {
-        json(self.request(Method::POST, path, body.to_string().into()).await)
+        json(
+            self.request(Method::POST, path, body.to_string().into())
+                .await,
+        )
     }
 
     /// The data of each event of a stream, `[DONE]` included.
     pub async fn stream(&self, path: &str, body: &Value) -> Vec<String> {
-        let (status, text) = self.request(Method::POST, path, body.to_string().into()).await;
+        let (status, text) = self
+            .request(Method::POST, path, body.to_string().into())
+            .await;
         assert_eq!(status, StatusCode::OK, "{text}");
         text.lines()
             .filter_map(|line| line.strip_prefix("data: "))

@@ -32,14 +32,8 @@ pub type bfloat16_t = u16;
 
 /// The kernel of a host operation: context, inputs, their numbers of elements,
 /// how many inputs, output, its number of elements.
-pub type sluice_kernel = unsafe extern "C" fn(
-    *mut c_void,
-    *const *const f32,
-    *const usize,
-    usize,
-    *mut f32,
-    usize,
-);
+pub type sluice_kernel =
+    unsafe extern "C" fn(*mut c_void, *const *const f32, *const usize, usize, *mut f32, usize);
 
 unsafe extern "C" {
     pub fn mlx_array_item_float16(res: *mut float16_t, arr: mlx_array) -> c_int;

@@ -231,3 +231,49 @@ fn address_space_bytes() -> Option<u64> {
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    type Change = fn(&mut Description);
+
+    fn description(change: impl FnOnce(&mut Description)) -> Outcome {
+        let mut said = Description {
+            name: "counter-2".into(),
+            version: "0.1.0".into(),
+            summary: "Counts.".into(),
+            params_schema: r#"{"type": "object"}"#.into(),
+        };
+        change(&mut said);
+        check_description(Kind::Sampler, said)
+    }
+
+    #[test]
+    fn a_description_names_what_is_wrong_with_it() {
+        assert!(description(|_| {}).is_ok());
+        let refused: [(Change, &str); 7] = [
+            (|d| d.name = "Counter".into(), "\"Counter\""),
+            (|d| d.name = String::new(), "\"\""),
+            (|d| d.version = "0.1.x".into(), "\"0.1.x\""),
+            (|d| d.summary = "  ".into(), "summary"),
+            (|d| d.params_schema = "{".into(), "params-schema"),
+            (
+                |d| d.params_schema = r#"{"type": "abject"}"#.into(),
+                "params-schema",
+            ),
+            (
+                |d| d.params_schema = r#"{"$ref": "file:///etc/passwd"}"#.into(),
+                "params-schema",
+            ),
+        ];
+        for (change, words) in refused {
+            let Err(error) = description(change) else {
+                panic!("{words} was not refused");
+            };
+            assert_eq!(error.code(), "invalid_description", "{error}");
+            assert!(error.to_string().contains(words), "{error}");
+        }
+    }
+}

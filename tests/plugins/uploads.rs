@@ -228,23 +228,3 @@ fn what_does_not_fit_the_contract_is_refused_by_name() {
         assert!(error.to_string().contains(words), "{error}");
     }
 }
-
-#[test]
-fn an_invalid_description_is_refused() {
-    let registry = registry();
-    let counter = component("counter");
-    for (part, other, words) in [
-        ("counter0.1.0", "Counter0.1.0", "\"Counter\""),
-        ("counter0.1.0", "counter0.1.x", "\"0.1.x\""),
-        (
-            "\"type\": \"object\"",
-            "\"type\": \"abject\"",
-            "params-schema",
-        ),
-    ] {
-        let damaged = binary::replaced(&counter, part, other);
-        let error = refusal(&registry, &damaged);
-        assert_eq!(error.code(), "invalid_description", "{error}");
-        assert!(error.to_string().contains(words), "{error}");
-    }
-}
