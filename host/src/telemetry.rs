@@ -1,6 +1,7 @@
 //! Names of metrics, and how the log is set up: in one place.
 
 use std::fmt::Write as _;
+use std::io::IsTerminal;
 use std::time::Duration;
 
 use tracing_subscriber::EnvFilter;
@@ -14,6 +15,7 @@ pub fn init() {
         EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn,sluice=info"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();
 }
