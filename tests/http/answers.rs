@@ -262,7 +262,7 @@ async fn min_tokens_holds_off_every_end() {
     let fields = json!({"prompt": "ab\n", "min_tokens": 4});
     let (_, reason, tokens) = server.completed(fields).await;
     assert_eq!((reason.as_str(), tokens), ("stop", 4));
-    let fields = json!({"prompt": "abab\n", "min_tokens": 2, "stop": "b"});
+    let fields = json!({"prompt": "abab\n", "min_tokens": 3, "stop": "b"});
     assert_eq!(server.completed(fields).await.0, "aba");
 }
 

@@ -122,7 +122,7 @@ async fn processors_join_the_default_chain_by_kind() {
     assert_eq!(server.completed(fields).await.0, "dac");
     // A sampler takes the default one's place.
     let fields = json!({
-        "prompt": "d", "temperature": null,
+        "prompt": "ccccc\n", "temperature": null,
         "processors": [{"plugin": "force-sampler", "params": {"ids": [2, 3]}}],
     });
     assert_eq!(
@@ -154,7 +154,7 @@ async fn chains_that_cannot_be_honoured_are_refused() {
             json!({"chain": [sampler, force]}),
             400,
             "invalid_chain",
-            "chain[1]",
+            "chain[0]",
         ),
         (
             json!({"chain": [sampler, sampler]}),
@@ -278,7 +278,7 @@ async fn a_fault_ends_its_request_with_its_cause() {
     let server = Server::shared();
     let request = json!({
         "prompt": "abcd\n", "temperature": 0,
-        "processors": [{"plugin": "misbehave-token", "params": {"fault": "trap", "at": 2}}],
+        "processors": [{"plugin": "misbehave-token", "params": {"fault": "trap", "after": 2}}],
     });
     let plain = server.post(COMPLETIONS, &request).await;
     assert_eq!(
@@ -321,7 +321,7 @@ async fn a_fault_ends_its_request_with_its_cause() {
     // The next request with the plugin and without its fault.
     let fields = json!({
         "prompt": "abcd\n",
-        "processors": [{"plugin": "misbehave-token", "params": {"fault": "trap", "at": 50}}],
+        "processors": [{"plugin": "misbehave-token", "params": {"fault": "trap", "after": 50}}],
     });
     assert_eq!(server.completed(fields).await.0, "abcd");
 }
