@@ -4,8 +4,9 @@
 
 Needs the packages of tests/parity/requirements.txt. The model is the one that
 `sluice` serves by default, dequantised to f32: mlx-lm's fastest form on a CPU.
-A step is one `BatchGenerator.next` with every row decoding; prefill and the
-first steps are left out.
+Prompts, chains and their parameters are those of `sluice bench`. A step is one
+`BatchGenerator.next` with every row decoding; prefill and the first steps are
+left out.
 """
 
 import argparse
@@ -23,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "parity"))
 import smollm2  # noqa: E402
 
 N_WARM_UP = 4
+PROMPT_TOKENS = 64
 
 
 def sampler():
@@ -30,15 +32,24 @@ def sampler():
 
 
 def penalties():
-    return make_logits_processors({1: -100.0}, 1.1, 20, 0.5, 20, 0.5, 20)
+    return make_logits_processors(
+        logit_bias={100: -1.5, 200: 0.5},
+        repetition_penalty=1.1,
+        presence_penalty=0.5,
+        frequency_penalty=0.2,
+    )
 
 
 # What chooses the tokens: a sampler, and a maker of logits processors.
 CHAINS = {
     "greedy": (make_sampler(0.0), list),
     "sampling": (sampler(), list),
-    "penalties": (sampler(), penalties),
+    "default": (sampler(), penalties),
 }
+
+
+def prompt(row: int) -> list[int]:
+    return [1000 + (7 * row + i) % 500 for i in range(PROMPT_TOKENS)]
 
 
 def step_times_ms(model, prompts: list[list[int]], n_tokens: int, chain: str) -> list[float]:
@@ -67,16 +78,15 @@ def step_times_ms(model, prompts: list[list[int]], n_tokens: int, chain: str) ->
 def main() -> None:
     arguments = argparse.ArgumentParser(description="Times decode steps of mlx-lm.")
     arguments.add_argument("--batch", default="1,8,16", help="batch sizes, comma-separated")
-    arguments.add_argument("--tokens", type=int, default=64, help="tokens per sequence")
+    arguments.add_argument("--tokens", type=int, default=64, help="steps of each case")
     arguments = arguments.parse_args()
     if arguments.tokens <= N_WARM_UP:
         raise SystemExit(f"--tokens must be greater than {N_WARM_UP}")
 
-    model, tokenizer, template = smollm2.load(smollm2.fetch_gguf())
+    model, _, _ = smollm2.load(smollm2.fetch_gguf())
     rows = []
     for batch in map(int, arguments.batch.split(",")):
-        texts = [f"Write a long story about dragon number {i + 10} and its cave." for i in range(batch)]
-        prompts = [smollm2.prompt_ids("chat", text, tokenizer, template) for text in texts]
+        prompts = [prompt(row) for row in range(batch)]
         for chain in CHAINS:
             times = step_times_ms(model, prompts, arguments.tokens, chain)
             median = round(statistics.median(times), 2)
