@@ -4,15 +4,19 @@
 //! twenty prompts; `parity/make_fixture.py` says how it was made.
 #![allow(clippy::unwrap_used)]
 
+#[path = "support/model.rs"]
+mod model;
+
 use std::{fs::File, io::BufReader, path::Path};
 
-use etcetera::BaseStrategy;
+use model::checkpoint;
 use serde::Deserialize;
 use serde_json::json;
 use sluice::{
+    assemble,
     engine::{Model, Row, TokenId},
-    mlx::{self, Backend, Checkpoint, TokenizerData, default_model},
-    text::{ChatInput, ChatTemplate, GgufVocabulary, Tokenizer},
+    mlx::{self, Backend},
+    text::{ChatInput, ChatTemplate},
 };
 
 /// What the rounding of two matrix products may make of a logit.
@@ -130,38 +134,14 @@ fn distance(logits: &[f32], case: &Case, position: usize, probe_ids: &[TokenId])
     of_logits.fold(of_sum, larger)
 }
 
-fn checkpoint() -> Checkpoint {
-    let cache = etcetera::choose_base_strategy()
-        .unwrap()
-        .cache_dir()
-        .join("sluice");
-    Checkpoint::open(&default_model::fetch(&cache, &mut |_| ()).unwrap()).unwrap()
-}
-
 fn load() -> Box<dyn Model> {
     mlx::load(&checkpoint(), Backend::detect(), &mut |_| ()).unwrap()
-}
-
-fn tokenizer(data: &TokenizerData) -> Tokenizer {
-    let TokenizerData::Gguf(gguf) = data else {
-        panic!("the default model is a GGUF file")
-    };
-    let vocabulary = GgufVocabulary {
-        model: gguf.model.clone(),
-        pre: gguf.pre.clone(),
-        tokens: gguf.tokens.clone(),
-        merges: gguf.merges.clone(),
-        token_types: gguf.token_types.clone(),
-        bos: gguf.bos,
-        add_bos: gguf.add_bos,
-    };
-    Tokenizer::from_gguf(vocabulary).unwrap()
 }
 
 #[test]
 fn prompts_become_the_same_ids() {
     let checkpoint = checkpoint();
-    let tokenizer = tokenizer(&checkpoint.tokenizer);
+    let tokenizer = assemble::tokenizer(&checkpoint).unwrap();
     let source = checkpoint.chat_template.as_deref().unwrap();
     let template = ChatTemplate::new(
         source,

@@ -99,7 +99,11 @@ pub fn assemble(
     Ok((Arc::new(service), thread))
 }
 
-fn cache_folder(config: &ModelConfig) -> Result<PathBuf, AssembleError> {
+/// Where models are kept, and code on its way from the compiler.
+///
+/// # Errors
+/// When none is named and the user has no home directory.
+pub fn cache_folder(config: &ModelConfig) -> Result<PathBuf, AssembleError> {
     match &config.cache {
         Some(folder) => Ok(folder.clone()),
         None => etcetera::choose_base_strategy()
@@ -108,7 +112,11 @@ fn cache_folder(config: &ModelConfig) -> Result<PathBuf, AssembleError> {
     }
 }
 
-fn tokenizer(checkpoint: &Checkpoint) -> Result<Tokenizer, AssembleError> {
+/// The tokenizer of a model's files, as wide as the model's rows.
+///
+/// # Errors
+/// When the files describe none that can be made, or too large a one.
+pub fn tokenizer(checkpoint: &Checkpoint) -> Result<Tokenizer, AssembleError> {
     let mut tokenizer = match &checkpoint.tokenizer {
         TokenizerData::Json(json) => Tokenizer::from_json(json)?,
         TokenizerData::Gguf(keys) => Tokenizer::from_gguf(gguf_vocabulary(keys))?,
