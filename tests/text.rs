@@ -12,6 +12,7 @@ use sluice::{
     assemble,
     text::{ChatInput, ChatTemplate},
 };
+use std::fmt::Write;
 
 #[test]
 fn the_default_model_reads_and_writes_as_the_reference() {
@@ -39,11 +40,13 @@ fn the_default_model_reads_and_writes_as_the_reference() {
         digest.update((bytes.len() as u32).to_le_bytes());
         digest.update(bytes);
     }
-    let hex: String = digest
+    let hex = digest
         .finalize()
         .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+        .fold(String::new(), |mut hex, byte| {
+            write!(hex, "{byte:02x}").unwrap();
+            hex
+        });
     assert_eq!(fixture["size"], tokenizer.size());
     assert_eq!(fixture["token_bytes_sha256"], hex);
     let name = |key: &str| fixture[key].as_str().map(String::from);

@@ -143,10 +143,11 @@ struct Samples {
 /// early.
 pub fn run(model: &ModelConfig, args: &BenchArgs) -> Result<(), BenchError> {
     let largest = args.batch.iter().copied().max().unwrap_or(1);
+    let per_row = args.prompt_tokens as usize * (1 + largest) + args.tokens as usize;
     let defaults = EngineConfig::default();
     let engine = EngineConfig {
         max_batch: largest,
-        kv_tokens: defaults.kv_tokens.max(largest * 8192),
+        kv_tokens: defaults.kv_tokens.max(largest * (2 * per_row + 8)),
         ..defaults
     };
     let (service, thread) = assemble(model, engine, Limits::default(), RequestLimits::default())?;

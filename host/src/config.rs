@@ -96,8 +96,9 @@ pub struct ServeConfig {
     pub max_waiting: u32,
 
     /// Most tokens, prompts and completions, that the batch's KV cache may come
-    /// to hold; the one figure that bounds the model's memory
-    #[arg(long, env = "SLUICE_KV_TOKENS", default_value_t = 65_536, value_parser = value_parser!(u32).range(2..))]
+    /// to hold; it bounds the model's memory and, since a request without
+    /// `max_tokens` may fill its context, also the batch
+    #[arg(long, env = "SLUICE_KV_TOKENS", default_value_t = 131_072, value_parser = value_parser!(u32).range(2..))]
     pub kv_tokens: u32,
 
     /// Largest body of a generation request, in bytes
@@ -112,8 +113,9 @@ pub struct ServeConfig {
     #[arg(long, env = "SLUICE_MAX_INSTANCES", default_value_t = 512, value_parser = at_least_one())]
     pub max_instances: u32,
 
-    /// Longest a plugin may take for one position, in milliseconds of wall
-    /// time; less than 50 hits innocents on a busy machine
+    /// Longest a request's token processors may take together for one position,
+    /// and again its other stages, in milliseconds of wall time; less than 50
+    /// hits innocents on a busy machine
     #[arg(long, env = "SLUICE_PLUGIN_CALL_MS", default_value_t = 50, value_parser = at_least_one())]
     pub plugin_call_ms: u32,
 

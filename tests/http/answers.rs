@@ -264,6 +264,15 @@ async fn min_tokens_holds_off_every_end() {
     assert_eq!((reason.as_str(), tokens), ("stop", 4));
     let fields = json!({"prompt": "abab\n", "min_tokens": 3, "stop": "b"});
     assert_eq!(server.completed(fields).await.0, "aba");
+    // The same when a chain names the stage; null is as absent there too.
+    let fields = json!({
+        "prompt": "abab\n", "stop": "b", "temperature": null,
+        "chain": [
+            {"plugin": "rules", "params": {"min_tokens": 3, "bad_words": null}},
+            {"plugin": "sampler", "params": {"temperature": 0}},
+        ],
+    });
+    assert_eq!(server.completed(fields).await.0, "aba");
 }
 
 #[tokio::test]

@@ -223,7 +223,7 @@ fn a_row_that_no_model_may_give_names_the_model() {
             let mut bad = row(7);
             bad[41] = value;
             let fault = chain.finish(&mut bad).unwrap_err();
-            assert_fault(&fault, "model", "invalid_row", "token 41");
+            assert_fault(&fault, "model", "model_row", "token 41");
         }
         let mut chain = open(&stages).unwrap();
         assert_eq!(chain.plan(&[]), Ok(Plan::Sample));
@@ -232,7 +232,7 @@ fn a_row_that_no_model_may_give_names_the_model() {
         let fault = chain.finish(&mut empty).unwrap_err();
         assert_fault(&fault, "model", "all_banned", "");
         let fault = chain.finish(&mut [0.0; 3]).unwrap_err();
-        assert_fault(&fault, "model", "invalid_row", "3 logits");
+        assert_fault(&fault, "model", "model_row", "3 logits");
     });
 }
 

@@ -48,7 +48,7 @@ impl Default for EngineConfig {
             max_batch: 16,
             prefill_chunk: 256,
             max_waiting: 256,
-            kv_tokens: 65_536,
+            kv_tokens: 131_072,
         }
     }
 }

@@ -66,7 +66,12 @@ impl Choice {
             Some(Event::Finished(FinishReason::Stop)) => Ok(self.end(String::new(), "stop")),
             Some(Event::Finished(FinishReason::Length)) => Ok(self.end(String::new(), "length")),
             Some(Event::Finished(FinishReason::PluginError(fault))) => {
-                Err(ApiError::new(Code::PluginError, fault.to_string()))
+                let code = match fault.kind {
+                    "internal" => Code::InternalError,
+                    "model_row" => Code::EngineError,
+                    _ => Code::PluginError,
+                };
+                Err(ApiError::new(code, fault.to_string()))
             }
             Some(Event::Finished(FinishReason::EngineError(message))) => {
                 Err(ApiError::new(Code::EngineError, message))

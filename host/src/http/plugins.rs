@@ -6,10 +6,15 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
 use super::errors::{ApiError, Code, shown};
 use super::{PathParam, Service, blocking, path_param, read_body, unix_seconds};
 use crate::plugin::{Plugin, RemoveError, UploadCode, UploadError, Uploaded};
+
+/// Uploads that are read and compiled at once. Compiling is one after the other
+/// anyway, and each holds a thread and its bytes meanwhile.
+static UPLOADS: Semaphore = Semaphore::const_new(4);
 
 /// `PUT`: the body is the component. 201 if it is new, 200 if these bytes were
 /// there already.
@@ -17,8 +22,14 @@ pub(super) async fn upload(
     State(service): State<Arc<Service>>,
     request: Request,
 ) -> Result<(StatusCode, Json<Value>), ApiError> {
+    // The others wait with their bodies unread, so they cost a connection each.
+    let permit = UPLOADS
+        .acquire()
+        .await
+        .map_err(|error| ApiError::new(Code::InternalError, error.to_string()))?;
     let bytes = read_body(request, service.limits.plugin_bytes).await?;
     let Uploaded { plugin, created } = blocking(move || {
+        let _permit = permit;
         service
             .registry
             .upload(&bytes)

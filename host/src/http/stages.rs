@@ -177,14 +177,21 @@ impl RequestChain {
     }
 
     /// Fewest tokens before an end, and the name by which the client set it.
-    pub(super) fn min_tokens(&self) -> Option<(u64, &'static str)> {
-        self.origins.iter().find_map(|origin| match origin {
-            Origin::Default(DefaultStage::Rules, given) => {
-                let given = given.iter().find(|given| given.name == "min_tokens")?;
-                Some((given.value.as_u64()?, given.sent_as))
-            }
-            _ => None,
-        })
+    /// A `rules` stage may stand anywhere in the chain, also more than once.
+    pub(super) fn min_tokens(&self) -> Option<(u64, String)> {
+        self.stages
+            .iter()
+            .zip(&self.origins)
+            .filter(|(stage, _)| stage.plugin.name == DefaultStage::Rules.plugin())
+            .filter_map(|(stage, origin)| {
+                let min = stage.params.get("min_tokens")?.as_u64()?;
+                let name = match origin {
+                    Origin::Default(..) => "min_tokens".to_owned(),
+                    Origin::Entry(name) => format!("{name}.params.min_tokens"),
+                };
+                Some((min, name))
+            })
+            .max_by_key(|(min, _)| *min)
     }
 
     /// Why the chain could not be opened, for the client.
@@ -363,7 +370,10 @@ fn read_entry(name: &str, entry: &Value, registry: &Registry) -> Result<StageRef
                     "a plugin's name, name@version or digest",
                 ));
             }
-            ("params", Value::Object(object)) => params.clone_from(object),
+            ("params", Value::Object(object)) => {
+                let given = object.iter().filter(|(_, value)| !value.is_null());
+                params = given.map(|(k, v)| (k.clone(), v.clone())).collect();
+            }
             ("params", other) => return Err(ApiError::invalid(&path, other, "an object")),
             ("on_fault", value) if value == "fail" => {}
             ("on_fault", value) => {

@@ -2,9 +2,11 @@
 //! logits processors, one sampler.
 
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use wasmtime::component::ResourceAny;
 
+use super::deadline::Deadline;
 use super::edits::{Edits, Overflow};
 use super::fault::{fault, kind};
 use super::instance::Instance;
@@ -51,24 +53,40 @@ impl Stage {
         }
     }
 
-    fn plan(&mut self) -> Result<Option<Decision>, Fault> {
+    fn plan(&mut self, deadline: Deadline) -> Result<Option<Decision>, Fault> {
         let mut instance = lock(&self.instance, &self.name)?;
-        let decision = instance.plan(self.sequence, &self.pending, &mut self.edits)?;
+        let decision = instance.plan(self.sequence, &self.pending, deadline, &mut self.edits)?;
         self.pending.clear();
         Ok(decision)
     }
 
-    fn process(&mut self, row: &mut [f32], chance: Chance) -> Result<Option<Vec<f32>>, Fault> {
+    fn process(
+        &mut self,
+        row: &mut [f32],
+        chance: Chance,
+        deadline: Deadline,
+    ) -> Result<Option<Vec<f32>>, Fault> {
         let mut instance = lock(&self.instance, &self.name)?;
-        let new_row =
-            instance.process(self.sequence, &self.pending, row, chance, &mut self.edits)?;
+        let new_row = instance.process(
+            self.sequence,
+            &self.pending,
+            row,
+            chance,
+            deadline,
+            &mut self.edits,
+        )?;
         self.pending.clear();
         Ok(new_row)
     }
 
-    fn sample(&mut self, row: &[f32], chance: Chance) -> Result<TokenId, Fault> {
+    fn sample(
+        &mut self,
+        row: &[f32],
+        chance: Chance,
+        deadline: Deadline,
+    ) -> Result<TokenId, Fault> {
         let mut instance = lock(&self.instance, &self.name)?;
-        let token = instance.sample(self.sequence, &self.pending, row, chance)?;
+        let token = instance.sample(self.sequence, &self.pending, row, chance, deadline)?;
         self.pending.clear();
         Ok(token)
     }
@@ -151,6 +169,8 @@ pub(super) struct OpenChain {
     /// Token processors, then logits processors.
     pub(super) processors: Vec<Stage>,
     pub(super) sampler: Stage,
+    /// For all plans of a position together, and again for the rest of it.
+    pub(super) limit: Duration,
     pub(super) seed: i64,
     pub(super) choice: u32,
     /// Tokens generated so far.
@@ -178,7 +198,7 @@ impl OpenChain {
                 row.len(),
                 info.vocabulary_size
             );
-            return Err(fault(MODEL, kind::INVALID_ROW, message));
+            return Err(fault(MODEL, kind::MODEL_ROW, message));
         }
         row[info.tokenizer_size as usize..].fill(f32::NEG_INFINITY);
         match row::check(row) {
@@ -190,7 +210,7 @@ impl OpenChain {
             )),
             Err(id) => Err(fault(
                 MODEL,
-                kind::INVALID_ROW,
+                kind::MODEL_ROW,
                 format!("the logit of the token {id} is {}", row[id]),
             )),
         }
@@ -205,11 +225,12 @@ impl Chain for OpenChain {
             stage.pending.extend_from_slice(accepted);
             stage.edits.clear();
         }
+        let deadline = Deadline::after(self.limit);
         for stage in &mut self.processors {
             if stage.kind != Kind::TokenProcessor {
                 break;
             }
-            match stage.plan()? {
+            match stage.plan(deadline)? {
                 None => {}
                 Some(Decision::Force(tokens)) => return Ok(Plan::Force(tokens)),
                 Some(Decision::Stop) => return Ok(Plan::Stop),
@@ -220,11 +241,12 @@ impl Chain for OpenChain {
 
     fn finish(&mut self, row: &mut [f32]) -> Result<TokenId, Fault> {
         self.check_row(row)?;
+        let deadline = Deadline::after(self.limit);
         for i in 0..self.processors.len() {
             let chance = self.chance(self.processors[i].lane);
             let stage = &mut self.processors[i];
             let new_row = match stage.kind {
-                Kind::LogitsProcessor => stage.process(row, chance)?,
+                Kind::LogitsProcessor => stage.process(row, chance, deadline)?,
                 _ => None,
             };
             match new_row {
@@ -237,7 +259,7 @@ impl Chain for OpenChain {
             }
         }
         let chance = self.chance(self.sampler.lane);
-        let token = self.sampler.sample(row, chance)?;
+        let token = self.sampler.sample(row, chance, deadline)?;
         self.sampler.check_token(row, token)
     }
 }

@@ -7,7 +7,6 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -24,8 +23,6 @@ use super::upload::{UploadCode, UploadError};
 
 /// How long a child may take, processor time or not.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Uploads this process has compiled, so that their files differ.
-static COMPILED: AtomicU64 = AtomicU64::new(0);
 /// How often a child is looked at.
 const POLL: Duration = Duration::from_millis(5);
 /// The most output that is read from a child: a description is far smaller.
@@ -85,10 +82,9 @@ impl Compiler {
         }
         inspect::sniff(bytes)?;
         let _running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        let number = COMPILED.fetch_add(1, Ordering::Relaxed);
-        let code = self
-            .directory
-            .join(format!("{}-{number}.cwasm", std::process::id()));
+        // Other servers may share the directory.
+        let name = uuid::Uuid::new_v4().simple();
+        let code = self.directory.join(format!("{name}.cwasm"));
         let plugin = self
             .run_child(bytes, &code)
             .and_then(|report| load(runtime, report, &code, bytes, digest, builtin));

@@ -117,10 +117,21 @@ impl Edits {
     /// as often as its deadline allows.
     fn push(&mut self, vocabulary_size: u32, len: usize, edit: Edit) -> Result<(), HostFault> {
         let limit = 4 * vocabulary_size as usize + 65_536;
-        self.cost += len + EDIT_COST;
+        // These pass over the whole row when they are applied, in which no
+        // deadline interrupts them.
+        let whole_row = matches!(
+            edit,
+            Edit::AddMasked { .. } | Edit::Allow { .. } | Edit::Mask { .. }
+        );
+        let passes = if whole_row {
+            vocabulary_size as usize / 16
+        } else {
+            0
+        };
+        self.cost += len + EDIT_COST + passes;
         if self.cost > limit {
             return Err(HostFault::edit(format!(
-                "the edits of one call hold more than {limit} ids, values and words"
+                "the edits of one call are worth more than {limit} ids, values and words"
             )));
         }
         self.list.push(edit);

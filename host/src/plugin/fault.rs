@@ -15,6 +15,8 @@ pub(super) mod kind {
     pub(crate) const INVALID_EDIT: &str = "invalid_edit";
     pub(crate) const INVALID_DECISION: &str = "invalid_decision";
     pub(crate) const INVALID_ROW: &str = "invalid_row";
+    /// The model's own row, which no plugin is to blame for.
+    pub(crate) const MODEL_ROW: &str = "model_row";
     pub(crate) const BANNED_TOKEN: &str = "banned_token";
     pub(crate) const ALL_BANNED: &str = "all_banned";
     pub(crate) const ERROR: &str = "error";

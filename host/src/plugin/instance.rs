@@ -4,7 +4,6 @@
 use std::cell::Cell;
 use std::mem;
 use std::sync::Arc;
-use std::time::Duration;
 
 use wasmtime::component::{Component, ResourceAny};
 use wasmtime::{PoolConcurrencyLimitError, Store};
@@ -13,6 +12,7 @@ use super::bindings::logits_plugin::{self, LogitsPlugin, LogitsPluginPre};
 use super::bindings::sampler::{self, SamplerPlugin, SamplerPluginPre};
 use super::bindings::token::{self, TokenPlugin, TokenPluginPre};
 use super::bindings::types::{OpenError, SequenceInfo};
+use super::deadline::Deadline;
 use super::edits::Edits;
 use super::fault::{self, fault, kind};
 use super::loaded::Kind;
@@ -179,7 +179,8 @@ impl Instance {
                 }
             }};
         }
-        self.call(Phase::Describe, self.limits.open, |guest, store| {
+        let deadline = Deadline::after(self.limits.open);
+        self.call(Phase::Describe, deadline, |guest, store| {
             Ok(match guest {
                 Guest::Token(guest) => describe!(guest, store),
                 Guest::Logits(guest) => describe!(guest, store),
@@ -188,10 +189,10 @@ impl Instance {
         })
     }
 
-    pub(super) fn prepare(&mut self) -> Result<(), Fault> {
+    pub(super) fn prepare(&mut self, total: Deadline) -> Result<(), Fault> {
         self.call(
             Phase::Prepare,
-            self.limits.prepare,
+            Deadline::after(self.limits.prepare).or_sooner(total),
             |guest, store| match guest {
                 Guest::Token(guest) => guest.sluice_sampling_plugin().call_prepare(store),
                 Guest::Logits(guest) => guest.sluice_sampling_plugin().call_prepare(store),
@@ -203,8 +204,10 @@ impl Instance {
     pub(super) fn open(
         &mut self,
         info: &SequenceInfo,
+        total: Deadline,
     ) -> Result<Result<ResourceAny, OpenError>, Fault> {
-        self.call(Phase::Open, self.limits.open, |guest, store| match guest {
+        let deadline = Deadline::after(self.limits.open).or_sooner(total);
+        self.call(Phase::Open, deadline, |guest, store| match guest {
             Guest::Token(_) => guest.token()?.call_open(store, info),
             Guest::Logits(_) => guest.logits()?.call_open(store, info),
             Guest::Sampler(_) => guest.sampler()?.call_open(store, info),
@@ -216,10 +219,11 @@ impl Instance {
         &mut self,
         sequence: ResourceAny,
         accepted: &[TokenId],
+        deadline: Deadline,
         edits: &mut Edits,
     ) -> Result<Option<Decision>, Fault> {
         self.start_edits();
-        let said = self.call(Phase::Plan, self.limits.call, |guest, store| {
+        let said = self.call(Phase::Plan, deadline, |guest, store| {
             guest.token()?.call_plan(store, sequence, accepted)
         })?;
         self.accept(said)?;
@@ -235,10 +239,11 @@ impl Instance {
         accepted: &[TokenId],
         row: &[f32],
         chance: Chance,
+        deadline: Deadline,
         edits: &mut Edits,
     ) -> Result<Option<Vec<f32>>, Fault> {
         self.start_edits();
-        let said = self.call_with_row(Phase::Process, row, chance, |guest, store| {
+        let said = self.call_with_row(Phase::Process, row, chance, deadline, |guest, store| {
             guest.logits()?.call_process(store, sequence, accepted)
         })?;
         let new_row = self.accept(said)?;
@@ -253,8 +258,9 @@ impl Instance {
         accepted: &[TokenId],
         row: &[f32],
         chance: Chance,
+        deadline: Deadline,
     ) -> Result<TokenId, Fault> {
-        let said = self.call_with_row(Phase::Sample, row, chance, |guest, store| {
+        let said = self.call_with_row(Phase::Sample, row, chance, deadline, |guest, store| {
             guest.sampler()?.call_sample(store, sequence, accepted)
         })?;
         self.accept(said)
@@ -268,6 +274,7 @@ impl Instance {
         phase: Phase,
         row: &[f32],
         chance: Chance,
+        deadline: Deadline,
         call: impl FnOnce(&Guest, &mut Store<HostState>) -> wasmtime::Result<T>,
     ) -> Result<T, Fault> {
         thread_local! {
@@ -279,7 +286,7 @@ impl Instance {
         let state = self.store.data_mut();
         state.row = copy;
         state.chance = chance;
-        let result = self.call(phase, self.limits.call, call);
+        let result = self.call(phase, deadline, call);
         COPY.set(mem::take(&mut self.store.data_mut().row));
         result
     }
@@ -289,20 +296,35 @@ impl Instance {
     fn call<T>(
         &mut self,
         phase: Phase,
-        limit: Duration,
+        deadline: Deadline,
         call: impl FnOnce(&Guest, &mut Store<HostState>) -> wasmtime::Result<T>,
     ) -> Result<T, Fault> {
         if let Some(first) = &self.ended {
             let message = format!("the instance had ended before: {}", first.message);
             return Err(fault(&self.stage, first.kind, message));
         }
+        let left = deadline.left();
+        if left.is_zero() {
+            let message = format!(
+                "the stages before `{}` used up the limit of {:?} that they share",
+                phase.function(),
+                deadline.limit()
+            );
+            return Err(fault(&self.stage, kind::DEADLINE, message));
+        }
         let state = self.store.data_mut();
         state.phase = phase;
         state.log.clear_error();
-        self.store.set_epoch_deadline(ticks(limit));
+        self.store.set_epoch_deadline(ticks(left));
         call(&self.guest, &mut self.store).map_err(|error| {
             let panic = self.store.data().log.last_error();
-            let fault = fault::from_error(&self.stage, phase.function(), limit, &error, panic);
+            let fault = fault::from_error(
+                &self.stage,
+                phase.function(),
+                deadline.limit(),
+                &error,
+                panic,
+            );
             self.ended = Some(fault.clone());
             fault
         })

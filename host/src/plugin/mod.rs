@@ -19,6 +19,7 @@ mod bindings;
 mod chain;
 mod child;
 mod compile;
+mod deadline;
 mod edits;
 mod fault;
 mod host;

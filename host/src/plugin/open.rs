@@ -7,11 +7,12 @@ use serde_json::{Map, Value};
 
 use super::bindings::types;
 use super::chain::{OpenChain, Stage};
+use super::deadline::Deadline;
 use super::fault::{fault, kind};
 use super::instance::{Instance, InstanceError, shorten};
 use super::loaded::{Kind, Plugin};
 use super::random::lane;
-use super::runtime::{InstancePermit, Runtime};
+use super::runtime::{InstancePermit, MAX_OPENING, Runtime};
 use super::vocabulary::Vocabulary;
 use crate::engine::{Chain, Fault, TokenId};
 
@@ -116,6 +117,15 @@ fn check_kinds(stages: &[(&str, Kind)]) -> Result<(), ChainError> {
     }
 }
 
+/// What the stages of a request open with.
+struct Opening<'a> {
+    vocabulary: &'a Arc<Vocabulary>,
+    /// The parameters are those of the stage in turn.
+    info: types::SequenceInfo,
+    /// For everything that the guests of the request do until they are open.
+    total: Deadline,
+}
+
 impl Runtime {
     /// Opens a chain for each of `n_choices` choices of a request: one
     /// instance for each stage, one sequence in it for each choice. Runs guest
@@ -142,16 +152,29 @@ impl Runtime {
                     self.limits().max_instances
                 ),
             })?;
-        let mut info = types::SequenceInfo {
-            params: String::new(),
-            prompt: info.prompt.clone(),
-            max_tokens: info.max_tokens,
-            end_ids: info.end_ids.clone(),
+        // Strangers' guests take their turn: beside the decoder there is no
+        // room for many that work for seconds.
+        let _turn = if stages.iter().all(|stage| stage.plugin.builtin) {
+            None
+        } else {
+            Some(self.turn().ok_or_else(|| OpenError::Full {
+                message: format!("{MAX_OPENING} requests with uploaded plugins are opening"),
+            })?)
+        };
+        let mut opening = Opening {
+            vocabulary,
+            info: types::SequenceInfo {
+                params: String::new(),
+                prompt: info.prompt.clone(),
+                max_tokens: info.max_tokens,
+                end_ids: info.end_ids.clone(),
+            },
+            total: Deadline::after(self.limits().prepare + self.limits().open),
         };
         let mut chains: Vec<Vec<Stage>> = (0..n_choices).map(|_| Vec::new()).collect();
         for ((stage, name), permit) in stages.iter().zip(names(stages)).zip(permits) {
-            info.params = Value::Object(stage.params.clone()).to_string();
-            self.open_stage(vocabulary, stage, &name, permit, &info, &mut chains)?;
+            opening.info.params = Value::Object(stage.params.clone()).to_string();
+            self.open_stage(stage, &name, permit, &opening, &mut chains)?;
         }
         let n_words = (vocabulary.info().vocabulary_size as usize).div_ceil(32);
         Ok((0..)
@@ -162,6 +185,7 @@ impl Runtime {
                     vocabulary: Arc::clone(vocabulary),
                     processors: stages,
                     sampler,
+                    limit: self.limits().call,
                     seed,
                     choice,
                     position: 0,
@@ -175,15 +199,14 @@ impl Runtime {
     /// chain.
     fn open_stage(
         &self,
-        vocabulary: &Arc<Vocabulary>,
         stage: &StageRef,
         name: &str,
         permit: InstancePermit,
-        info: &types::SequenceInfo,
+        opening: &Opening<'_>,
         chains: &mut [Vec<Stage>],
     ) -> Result<(), OpenError> {
         let plugin = &stage.plugin;
-        let vocabulary = Some(Arc::clone(vocabulary));
+        let vocabulary = Some(Arc::clone(opening.vocabulary));
         let mut instance =
             Instance::new(self, &plugin.linked, name, vocabulary, permit).map_err(|error| {
                 match error {
@@ -191,10 +214,12 @@ impl Runtime {
                     InstanceError::Fault(fault) => OpenError::Fault(fault),
                 }
             })?;
-        instance.prepare()?;
+        instance.prepare(opening.total)?;
         let mut sequences = Vec::with_capacity(chains.len());
         for _ in 0..chains.len() {
-            let sequence = instance.open(info)?.map_err(|error| refused(name, error))?;
+            let sequence = instance
+                .open(&opening.info, opening.total)?
+                .map_err(|error| refused(name, error))?;
             sequences.push(sequence);
         }
         let lane = match plugin.kind {

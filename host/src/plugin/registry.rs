@@ -96,6 +96,17 @@ impl Registry {
                 ),
             ));
         }
+        let other_kind =
+            |other: &&Arc<Plugin>| other.name == plugin.name && other.kind != plugin.kind;
+        if let Some(other) = plugins.iter().find(other_kind) {
+            return Err(UploadError::new(
+                UploadCode::VersionConflict,
+                format!(
+                    "{} is a {}; a {} needs another name",
+                    other.name, other.kind, plugin.kind
+                ),
+            ));
+        }
         let plugin = Arc::new(plugin);
         let before =
             |other: &Arc<Plugin>| (&other.name, &plugin.version) < (&plugin.name, &other.version);
@@ -107,14 +118,16 @@ impl Registry {
         })
     }
 
-    /// The plugin that `name` (its newest version), `name@version` or
+    /// The plugin that `name` (its newest version, pre-releases last), `name@version` or
     /// `sha256:…` refers to.
     pub fn get(&self, reference: &str) -> Option<Arc<Plugin>> {
         let reference = Reference::parse(reference)?;
         let plugins = self.plugins.read().unwrap_or_else(PoisonError::into_inner);
+        // Newest first; a pre-release stands in only where nothing else does.
         plugins
             .iter()
-            .find(|plugin| reference.means(plugin))
+            .filter(|plugin| reference.means(plugin))
+            .min_by_key(|plugin| !plugin.version.pre.is_empty())
             .cloned()
     }
 

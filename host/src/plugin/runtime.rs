@@ -1,8 +1,8 @@
 //! The one configuration of wasmtime: sizes, deadlines, the epoch's ticker,
 //! and what each kind of plugin may import.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use wasmtime::component::{HasSelf, Linker};
@@ -39,6 +39,10 @@ pub(super) const MAX_TABLES: u32 = 20;
 /// Elements of all tables of one component: an interpreter has ten thousand.
 pub(super) const MAX_TABLE_ELEMENTS: usize = 65_536;
 
+/// Requests with uploaded plugins that may wait for their turn to open; each
+/// holds a thread meanwhile.
+pub(super) const MAX_OPENING: u32 = 64;
+
 /// What plugins may take.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -46,8 +50,9 @@ pub struct Limits {
     /// Default 512: 128 requests with a chain of four. Each reserves 8 GiB
     /// of address space, which costs nothing until it is used.
     pub max_instances: u32,
-    /// Deadline of `plan`, `process` and `sample`. Default 50 ms: it counts
-    /// wall time, and less hits innocents on a busy machine.
+    /// Deadline of one position's `plan` calls together, and again of its
+    /// `process` and `sample` calls. Default 50 ms: it counts wall time, and
+    /// less hits innocents on a busy machine.
     pub call: Duration,
     /// Deadline of `open` and `describe`. Default 1 s.
     pub open: Duration,
@@ -88,6 +93,9 @@ pub struct Runtime {
     linkers: Linkers,
     memory: Arc<MemoryBudget>,
     n_instances: Arc<AtomicU32>,
+    /// Held while a chain with uploaded plugins opens.
+    opening: Mutex<()>,
+    n_opening: AtomicU32,
 }
 
 struct Linkers {
@@ -124,6 +132,8 @@ impl Runtime {
             linkers,
             memory: Arc::new(MemoryBudget::new(limits.total_memory_bytes)),
             n_instances: Arc::default(),
+            opening: Mutex::new(()),
+            n_opening: AtomicU32::new(0),
             limits,
         }))
     }
@@ -149,6 +159,17 @@ impl Runtime {
         &self.memory
     }
 
+    /// Waits for the turn to open guests of strangers, or gives up at once when
+    /// too many wait already.
+    pub(super) fn turn(&self) -> Option<Turn<'_>> {
+        let place = Place::take(&self.n_opening)?;
+        let lock = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(Turn {
+            _lock: lock,
+            _place: place,
+        })
+    }
+
     /// Room for `n` instances, or `None` when there is none.
     pub(super) fn reserve(&self, n: u32) -> Option<Vec<InstancePermit>> {
         self.n_instances
@@ -163,6 +184,32 @@ impl Runtime {
                 .map(|_| InstancePermit(Arc::clone(&self.n_instances)))
                 .collect(),
         )
+    }
+}
+
+/// The turn to open, given on when dropped.
+pub(super) struct Turn<'a> {
+    _lock: MutexGuard<'a, ()>,
+    _place: Place<'a>,
+}
+
+/// A place among those that open or wait.
+struct Place<'a>(&'a AtomicU32);
+
+impl<'a> Place<'a> {
+    fn take(taken: &'a AtomicU32) -> Option<Self> {
+        taken
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| {
+                (n < MAX_OPENING).then_some(n + 1)
+            })
+            .ok()?;
+        Some(Self(taken))
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

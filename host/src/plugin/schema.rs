@@ -110,6 +110,8 @@ impl<'a> Walk<'a> {
             "$ref" => {
                 let target = text
                     .strip_prefix('#')
+                    // Whoever follows the reference would decode it first.
+                    .filter(|pointer| !pointer.contains('%'))
                     .and_then(|pointer| self.root.pointer(pointer))
                     .ok_or_else(|| {
                         shorten(format!(

@@ -80,6 +80,13 @@ impl Plugin for Penalties {
     }
 
     fn open(params: Params, sequence: SequenceInfo) -> Result<Self, OpenError> {
+        if params
+            .repetition_penalty
+            .is_some_and(|divisor| divisor < f32::MIN_POSITIVE)
+        {
+            let message = "repetition_penalty is too close to 0 to divide by";
+            return Err(OpenError::InvalidParams(message.into()));
+        }
         Ok(Self::new(&params, &sequence.prompt))
     }
 }
