@@ -74,7 +74,9 @@ fn chi_square(counts: &[u64], shares: &[f64]) -> f64 {
         let last = cells.last_mut().unwrap();
         *last = (last.0 + count, last.1 + expected);
     }
-    let terms = cells.iter().map(|(count, expected)| (count - expected).powi(2) / expected);
+    let terms = cells
+        .iter()
+        .map(|(count, expected)| (count - expected).powi(2) / expected);
     upper_tail(terms.sum(), cells.len() - 1)
 }
 
@@ -147,7 +149,10 @@ impl Setting {
     fn sampled(&self, params: Value, row: &[f32]) -> Vec<Vec<TokenId>> {
         let stages = [self.stage("sampler", params)];
         let draws = self.draws(&stages, row, 1);
-        draws.into_iter().map(|mut choices| choices.remove(0)).collect()
+        draws
+            .into_iter()
+            .map(|mut choices| choices.remove(0))
+            .collect()
     }
 }
 
@@ -187,7 +192,10 @@ fn weighted_row() -> Vec<f32> {
 fn shares(keep: impl Fn(f64) -> bool, change: impl Fn(f64) -> f64) -> Vec<f64> {
     let left = WEIGHTS.map(|weight| if keep(weight) { change(weight) } else { 0.0 });
     let total: f64 = left.iter().sum();
-    left.iter().map(|weight| weight / total).chain([0.0]).collect()
+    left.iter()
+        .map(|weight| weight / total)
+        .chain([0.0])
+        .collect()
 }
 
 #[test]
@@ -245,10 +253,14 @@ fn neighbours_are_independent() {
 
     // Over choices of one request, and over seeds next to each other.
     for (a, b) in [(0, 1), (1, 2), (0, 2)] {
-        let pairs = draws.iter().flat_map(|choices| choices[a].iter().zip(&choices[b]));
+        let pairs = draws
+            .iter()
+            .flat_map(|choices| choices[a].iter().zip(&choices[b]));
         assert_follows(&counts(pairs.map(pair), SIDES * SIDES), &even);
     }
-    let pairs = draws.chunks_exact(2).flat_map(|seeds| seeds[0][0].iter().zip(&seeds[1][0]));
+    let pairs = draws
+        .chunks_exact(2)
+        .flat_map(|seeds| seeds[0][0].iter().zip(&seeds[1][0]));
     assert_follows(&counts(pairs.map(pair), SIDES * SIDES), &even);
 }
 
@@ -284,7 +296,9 @@ fn a_wide_row_is_drawn_from_by_mass() {
     // 7 and the width have no factor in common.
     let rank_of = |id: usize| (7 * id + 11) % WIDTH;
     let weight = |rank: usize| 1.0 / (rank as f64 + 8.0);
-    let row: Vec<f32> = (0..WIDTH).map(|id| weight(rank_of(id)).ln() as f32).collect();
+    let row: Vec<f32> = (0..WIDTH)
+        .map(|id| weight(rank_of(id)).ln() as f32)
+        .collect();
     let total: f64 = (0..WIDTH).map(weight).sum();
     let mut part_of_rank = Vec::with_capacity(WIDTH);
     let mut shares = [0.0; PARTS];
@@ -296,7 +310,10 @@ fn a_wide_row_is_drawn_from_by_mass() {
         before += weight(rank);
     }
     let draws = Setting::new(WIDTH).sampled(json!({}), &row);
-    let parts = draws.iter().flatten().map(|&id| part_of_rank[rank_of(id as usize)]);
+    let parts = draws
+        .iter()
+        .flatten()
+        .map(|&id| part_of_rank[rank_of(id as usize)]);
     assert_follows(&counts(parts, PARTS), &shares);
 }
 
@@ -322,5 +339,8 @@ fn xtc_fires_at_its_probability() {
     let counts = token_counts(&setting.sampled(never, &row), row.len());
     assert_follows(&counts, &weights);
     let always = json!({"xtc_probability": 1, "xtc_threshold": 0.2});
-    assert_eq!(token_counts(&setting.sampled(always, &row), row.len())[0], 0);
+    assert_eq!(
+        token_counts(&setting.sampled(always, &row), row.len())[0],
+        0
+    );
 }

@@ -11,7 +11,6 @@ use crate::{ours::Ours, threads};
 #[derive(Debug, Deserialize)]
 pub struct Difference {
     pub package: String,
-    pub op: String,
     logits: Vec<Value>,
     pub params: Map<String, Value>,
     #[serde(default)]

@@ -11,6 +11,7 @@ mod differences;
 mod fixture;
 mod ours;
 mod rows;
+mod steps;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -10,9 +10,11 @@ use sluice::{
 use sluice_plugin::sampling::Pipeline;
 
 use crate::{
+    differences::Difference,
     fixture::Op,
     rows::{Row, WIDTHS},
-    support::{Plugins, shipped},
+    steps::Steps,
+    support::{Plugins, shipped, uniform},
 };
 
 const BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
@@ -23,7 +25,8 @@ pub struct Ours {
     vocabularies: [Arc<Vocabulary>; 2],
 }
 
-/// Which stages an op turns on, by the names of its parameters.
+/// Which stages are on, by the names of a package's parameters.
+#[derive(Default)]
 struct Asked {
     rules: Map<String, Value>,
     penalties: Map<String, Value>,
@@ -31,55 +34,52 @@ struct Asked {
     sampler: Map<String, Value>,
 }
 
-fn asked(package: &str, op: &Op, row: &Row) -> Asked {
-    let mut asked = Asked {
-        rules: Map::new(),
-        penalties: Map::new(),
-        dry: Map::new(),
-        sampler: Map::new(),
-    };
-    for (name, value) in op.params(row.number) {
-        match name.as_str() {
-            "bias" => {
-                let pairs = value.as_array().unwrap().iter();
-                let by_id = pairs.map(|pair| {
-                    let id = row.best[pair[0].as_u64().unwrap() as usize];
-                    (id.to_string(), pair[1].clone())
-                });
-                asked
-                    .rules
-                    .insert("logit_bias".into(), Value::Object(by_id.collect()));
-            }
-            "min_tokens" | "no_repeat_ngram_size" => {
-                asked.rules.insert(name.clone(), value.clone());
-            }
-            "last_n" => {
-                for penalty in ["repetition", "presence", "frequency"] {
-                    let window = format!("{penalty}_context_size");
-                    asked.penalties.insert(window, value.clone());
+impl Asked {
+    /// `best` are the ids from the best down, which biases go by.
+    fn new(package: &str, params: &Map<String, Value>, best: &[TokenId]) -> Self {
+        let mut asked = Self::default();
+        for (name, value) in params {
+            match name.as_str() {
+                "bias" => {
+                    let pairs = value.as_array().unwrap().iter();
+                    let by_id = pairs.map(|pair| {
+                        let id = best[pair[0].as_u64().unwrap() as usize];
+                        (id.to_string(), pair[1].clone())
+                    });
+                    let by_id: Map<_, _> = by_id.collect();
+                    asked.rules.insert("logit_bias".into(), by_id.into());
+                }
+                "min_tokens" | "no_repeat_ngram_size" | "bad_words" => {
+                    asked.rules.insert(name.clone(), value.clone());
+                }
+                "last_n" => {
+                    for penalty in ["repetition", "presence", "frequency"] {
+                        let window = format!("{penalty}_context_size");
+                        asked.penalties.insert(window, value.clone());
+                    }
+                }
+                "history" => {
+                    asked.penalties.insert(name.clone(), value.clone());
+                }
+                penalty if penalty.contains("_penalty") || penalty.contains("_context_size") => {
+                    asked.penalties.insert(name.clone(), value.clone());
+                }
+                dry if dry.starts_with("dry_") => {
+                    asked.dry.insert(name.clone(), value.clone());
+                }
+                _ => {
+                    asked.sampler.insert(name.clone(), value.clone());
                 }
             }
-            penalty if penalty.contains("_penalty") || penalty.contains("_context_size") => {
-                asked.penalties.insert(name.clone(), value.clone());
-            }
-            dry if dry.starts_with("dry_") => {
-                asked.dry.insert(name.clone(), value.clone());
-            }
-            _ => {
-                asked.sampler.insert(name.clone(), value.clone());
-            }
         }
+        if asked.sampler.contains_key("xtc_threshold") {
+            asked.sampler.insert("xtc_probability".into(), 1.into());
+        }
+        if !asked.sampler.is_empty() {
+            asked.sampler.insert("order".into(), order(package));
+        }
+        asked
     }
-    if has_bad_words(op) {
-        asked.rules.insert("bad_words".into(), json!(bad_words(row)));
-    }
-    if asked.sampler.contains_key("xtc_threshold") {
-        asked.sampler.insert("xtc_probability".into(), 1.into());
-    }
-    if !asked.sampler.is_empty() {
-        asked.sampler.insert("order".into(), order(package));
-    }
-    asked
 }
 
 /// The package's own.
@@ -87,16 +87,24 @@ fn order(package: &str) -> Value {
     match package {
         "mlx-lm" => json!(["top_p", "min_p", "xtc", "top_k", "temperature"]),
         "transformers" => json!([
-            "temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon", "eta"
+            "temperature",
+            "top_k",
+            "top_p",
+            "min_p",
+            "typical_p",
+            "epsilon",
+            "eta"
         ]),
         _ => json!([
-            "top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature"
+            "top_n_sigma",
+            "top_k",
+            "typical_p",
+            "top_p",
+            "min_p",
+            "xtc",
+            "temperature"
         ]),
     }
-}
-
-fn has_bad_words(op: &Op) -> bool {
-    matches!(op.name.as_str(), "bad_words" | "generate")
 }
 
 /// As `Row.bad_words` in `record_transformers.py`.
@@ -142,9 +150,16 @@ impl Ours {
             call: Duration::from_secs(5),
             ..Limits::default()
         };
-        let components = ["rules", "penalties", "dry", "sampler"].map(shipped);
+        let names = [
+            "rules",
+            "penalties",
+            "dry",
+            "sampler",
+            "mirostat",
+            "adaptive-p",
+        ];
         Self {
-            plugins: Plugins::with_limits(limits, &components),
+            plugins: Plugins::with_limits(limits, &names.map(shipped)),
             vocabularies: WIDTHS.map(vocabulary),
         }
     }
@@ -152,73 +167,139 @@ impl Ours {
     /// The logits that are drawn from, negative infinity where a token is
     /// dropped.
     pub fn logits(&self, package: &str, op: &Op, row: &Row) -> Result<Vec<f64>, String> {
-        let asked = asked(package, op, row);
-        let edited = self.edited(op, row, &asked)?;
-        let mut logits: Vec<f64> = edited.iter().map(|&l| l.into()).collect();
-        if !asked.sampler.is_empty() && edited.iter().any(|l| l.is_finite()) {
-            let params = Value::Object(asked.sampler).clone();
-            let temperature = params.get("temperature").and_then(Value::as_f64);
-            logits = kept(&edited, params)?;
-            if package == "mlx-lm" {
-                let log_sum_exp = log_sum_exp(&edited) / temperature.unwrap_or(1.0);
-                logits.iter_mut().for_each(|l| *l -= log_sum_exp);
-            }
+        let at = WIDTHS.iter().position(|&w| w == op.width).unwrap();
+        let vocabulary = &self.vocabularies[at];
+        let mut params = op.params(row.number).clone();
+        if let Some(token) = op.records[row.number].drawn {
+            return self.second_step(&op.name, &params, row, token, vocabulary);
+        }
+        let bad_words_too = matches!(op.name.as_str(), "bad_words" | "generate");
+        if bad_words_too {
+            params.insert("bad_words".into(), json!(bad_words(row)));
+        }
+        if params.contains_key("presence_penalty") || params.contains_key("frequency_penalty") {
+            params.insert("history".into(), "all".into());
+        }
+        let info = SequenceInfo {
+            // Theirs begins a bad word in the prompt, too.
+            prompt: if bad_words_too {
+                vec![]
+            } else {
+                row.prompt.clone()
+            },
+            max_tokens: 4000,
+            end_ids: vec![row.best[0], row.best[3]],
+        };
+        let generated = if bad_words_too {
+            row.tokens()
+        } else {
+            row.generated.clone()
+        };
+
+        let asked = Asked::new(package, &params, &row.best);
+        let edited = self.edited(&asked, vocabulary, &info, &generated, &row.logits)?;
+        if asked.sampler.is_empty() || edited.iter().all(|l| l.is_infinite()) {
+            return Ok(edited.iter().map(|&l| l.into()).collect());
+        }
+        let temperature = params.get("temperature").and_then(Value::as_f64);
+        let mut logits = kept(&edited, asked.sampler, &[])?;
+        if package == "mlx-lm" {
+            let log_sum_exp = log_sum_exp(&edited) / temperature.unwrap_or(1.0);
+            logits.iter_mut().for_each(|l| *l -= log_sum_exp);
         }
         Ok(logits)
     }
 
+    /// What we make of a row that a package makes something else of.
+    pub fn different(&self, difference: &Difference) -> Vec<f64> {
+        let logits = difference.logits();
+        let asked = Asked::new(&difference.package, &difference.params, &[]);
+        let info = SequenceInfo {
+            prompt: difference.prompt.clone(),
+            max_tokens: 4000,
+            end_ids: difference.end_ids.clone(),
+        };
+        let vocabulary = vocabulary(logits.len());
+        let edited = self.edited(&asked, &vocabulary, &info, &difference.generated, &logits);
+        kept(&edited.unwrap(), asked.sampler, &difference.end_ids).unwrap()
+    }
+
     /// The row after the components' edits.
-    fn edited(&self, op: &Op, row: &Row, asked: &Asked) -> Result<Vec<f32>, String> {
-        let mut logits = row.logits.clone();
-        let stages: Vec<StageRef> = [
+    fn edited(
+        &self,
+        asked: &Asked,
+        vocabulary: &Arc<Vocabulary>,
+        info: &SequenceInfo,
+        generated: &[TokenId],
+        logits: &[f32],
+    ) -> Result<Vec<f32>, String> {
+        let mut logits = logits.to_vec();
+        let on = [
             ("rules", &asked.rules),
             ("penalties", &asked.penalties),
             ("dry", &asked.dry),
-        ]
-        .into_iter()
-        .filter(|(_, params)| !params.is_empty())
-        .map(|(name, params)| self.plugins.stage(name, params.clone().into()))
-        .collect::<Result<_, _>>()?;
+        ];
+        let on = on.into_iter().filter(|(_, params)| !params.is_empty());
+        let stages = on.map(|(name, params)| self.plugins.stage(name, params.clone().into()));
+        let mut stages = stages.collect::<Result<Vec<StageRef>, _>>()?;
         if stages.is_empty() {
             return Ok(logits);
         }
-        let greedy = self.plugins.stage("sampler", json!({"temperature": 0}))?;
-        let (prompt, generated) = self.history(op, row, asked);
-        let info = SequenceInfo {
-            prompt,
-            max_tokens: 4000,
-            end_ids: vec![row.best[0], row.best[3]],
-        };
-        let at = WIDTHS.iter().position(|&w| w == op.width).unwrap();
-        let stages = [stages, vec![greedy]].concat();
-        let chain = self.plugins.open(&self.vocabularies[at], &stages, &info, 0);
+        stages.push(self.plugins.stage("sampler", json!({"temperature": 0}))?);
+        let chain = self.plugins.open(vocabulary, &stages, info, 0);
         let mut chain = chain.map_err(|e| e.to_string())?;
-        chain.plan(&generated).map_err(|e| e.to_string())?;
+        chain.plan(generated).map_err(|e| e.to_string())?;
         match chain.finish(&mut logits) {
             Ok(_) => Ok(logits),
-            Err(fault) if fault.kind == "all_banned" => {
-                Ok(vec![f32::NEG_INFINITY; logits.len()])
-            }
+            Err(fault) if fault.kind == "all_banned" => Ok(vec![f32::NEG_INFINITY; logits.len()]),
             Err(fault) => Err(fault.to_string()),
         }
     }
 
-    /// Prompt and generated tokens. Where our default history is the generated
-    /// text and the package's all of it, all of it is generated.
-    fn history(&self, op: &Op, row: &Row, asked: &Asked) -> (Vec<TokenId>, Vec<TokenId>) {
-        let of_all = ["presence_penalty", "frequency_penalty"];
-        if has_bad_words(op) || of_all.iter().any(|name| asked.penalties.contains_key(*name)) {
-            (vec![], row.tokens())
-        } else {
-            (row.prompt.clone(), row.generated.clone())
+    /// What is drawn from after the package's token; and the component's first
+    /// two tokens must be those of the same definition.
+    fn second_step(
+        &self,
+        op: &str,
+        params: &Map<String, Value>,
+        row: &Row,
+        theirs: TokenId,
+        vocabulary: &Arc<Vocabulary>,
+    ) -> Result<Vec<f64>, String> {
+        let plugin = op.replace('_', "-");
+        let seed = row.number as i64;
+        let stage = self.plugins.stage(&plugin, params.clone().into())?;
+        let info = SequenceInfo {
+            prompt: row.prompt.clone(),
+            max_tokens: 2,
+            end_ids: vec![],
+        };
+        let chain = self.plugins.open(vocabulary, &[stage], &info, seed);
+        let mut chain = chain.map_err(|e| e.to_string())?;
+        let mut steps = Steps::new(&plugin, params);
+        let mut newest = None;
+        for position in 0..2 {
+            let expected = steps.draw(&row.logits, uniform(seed, position, 0, 0, 0));
+            chain.plan(newest.as_slice()).map_err(|e| e.to_string())?;
+            let found = chain.finish(&mut row.logits.clone());
+            let found = found.map_err(|e| e.to_string())?;
+            if found != expected {
+                return Err(format!("{found} drawn at {position}, not {expected}"));
+            }
+            steps.follow(&row.logits, found);
+            newest = Some(found);
         }
+
+        let mut steps = Steps::new(&plugin, params);
+        steps.follow(&row.logits, theirs);
+        Ok(steps.logits(&row.logits))
     }
 }
 
 /// What the library's stages leave of a row.
-fn kept(row: &[f32], params: Value) -> Result<Vec<f64>, String> {
-    let params = serde_json::from_value(params).map_err(|e| e.to_string())?;
-    let pipeline = Pipeline::new(params, &[], row.len())?;
+fn kept(row: &[f32], params: Map<String, Value>, end_ids: &[TokenId]) -> Result<Vec<f64>, String> {
+    let params = serde_json::from_value(params.into()).map_err(|e| e.to_string())?;
+    let pipeline = Pipeline::new(params, end_ids, row.len())?;
     let mut kept = pipeline.kept(row, &|_| 0.0).ok_or("all banned")?;
     let mut logits = vec![f64::NEG_INFINITY; row.len()];
     for (id, logit) in kept.ids().into_iter().zip(kept.logits()) {
