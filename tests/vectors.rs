@@ -395,12 +395,13 @@ fn check_greedy_run(plugins: &Plugins, case: &Value) -> Result<(), String> {
             max_tokens: steps,
             end_ids: vec![],
             chain,
+            logprobs: None,
             events,
         })
         .unwrap();
     let mut tokens = Vec::new();
     while let Some(Event::Tokens(more)) = receiver.blocking_recv() {
-        tokens.extend(more);
+        tokens.extend(more.iter().map(|token| token.id));
     }
     let expected = ids(&case["expected_tokens"]);
     (tokens == expected)

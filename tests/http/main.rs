@@ -4,6 +4,7 @@
 
 mod answers;
 mod cancellation;
+mod logprobs;
 mod plugins;
 mod refusals;
 mod server;

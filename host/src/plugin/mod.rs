@@ -28,20 +28,22 @@ mod instance;
 mod loaded;
 mod memory;
 mod open;
-
 mod random;
 mod registry;
+mod report;
 mod runtime;
 mod schema;
 mod state;
 mod upload;
 mod vocabulary;
 
+pub use chain::OpenChain;
 pub use child::compile_child;
 pub use compile::Compiler;
 pub use loaded::{Kind, ParamsError, Plugin};
-pub use open::{ChainError, OpenError, SequenceInfo, StageRef, check_chain};
+pub use open::{ChainError, Choices, OpenError, SequenceInfo, StageRef, check_chain};
 pub use registry::{Registry, RemoveError, Uploaded};
+pub use report::{Change, Choice, Did, Effect, Explanation, Moved, Report, StageReport};
 pub use runtime::{Limits, Runtime, RuntimeError, STACK_BYTES};
 pub use upload::{UploadCode, UploadError};
 pub use vocabulary::{Encode, Vocabulary, VocabularyError};
