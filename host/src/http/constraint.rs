@@ -179,7 +179,7 @@ mod tests {
     use super::super::field_table::Endpoint;
     use super::*;
 
-    fn of(body: Value) -> Result<Option<Constraint>, ApiError> {
+    fn of(body: &Value) -> Result<Option<Constraint>, ApiError> {
         let body = body.as_object().unwrap().clone();
         read(&mut Fields::admit(body, Endpoint::Chat).unwrap())
     }
@@ -219,14 +219,14 @@ mod tests {
                 json!({"lark": "g"}),
             ),
         ] {
-            let found = of(body.clone()).unwrap().unwrap();
+            let found = of(&body).unwrap().unwrap();
             assert_eq!(Value::Object(found.params), params, "{body}");
         }
         assert_eq!(
-            of(json!({"response_format": {"type": "text"}})).unwrap(),
+            of(&json!({"response_format": {"type": "text"}})).unwrap(),
             None
         );
-        assert_eq!(of(json!({})).unwrap(), None);
+        assert_eq!(of(&json!({})).unwrap(), None);
     }
 
     #[test]
@@ -273,7 +273,7 @@ mod tests {
                 "guided_regex",
             ),
         ] {
-            let error = of(body.clone()).unwrap_err();
+            let error = of(&body).unwrap_err();
             assert_eq!(
                 (error.code, error.param.as_deref()),
                 (code, Some(param)),

@@ -11,7 +11,7 @@ use axum::extract::State;
 use serde_json::{Map, Value, json};
 
 use super::Service;
-use super::errors::ApiError;
+use super::errors::{ApiError, Code};
 use super::field_table::DefaultStage::{self, Dry, Grammar, Penalties, Rules, Sampler};
 use super::fields::{Fields, Given, as_integer, same};
 
@@ -28,12 +28,12 @@ pub(super) struct Dialect {
     /// Values that mean something else than in the default dialect.
     values: &'static str,
     /// Rewrites those values.
-    adapt: fn(&mut Fields, u32) -> Result<(), ApiError>,
+    adapt: fn(&mut Fields),
+    /// Whether a top_k as large as the vocabulary is refused.
+    top_k_below_vocabulary: bool,
 }
 
-fn as_given(_: &mut Fields, _: u32) -> Result<(), ApiError> {
-    Ok(())
-}
+fn as_given(_: &mut Fields) {}
 
 const DIALECTS: [Dialect; 5] = [
     Dialect {
@@ -44,6 +44,7 @@ const DIALECTS: [Dialect; 5] = [
         any_penalty: false,
         values: "As the fields' schemas say.",
         adapt: as_given,
+        top_k_below_vocabulary: false,
     },
     Dialect {
         name: "vllm",
@@ -57,6 +58,7 @@ const DIALECTS: [Dialect; 5] = [
         any_penalty: false,
         values: "As in the default dialect.",
         adapt: as_given,
+        top_k_below_vocabulary: false,
     },
     Dialect {
         name: "mlx-lm",
@@ -79,6 +81,7 @@ const DIALECTS: [Dialect; 5] = [
         values: "top_p 0 and repetition_penalty 0 are off; a top_k as large as the vocabulary is \
                  refused.",
         adapt: adapt_mlx_lm,
+        top_k_below_vocabulary: true,
     },
     Dialect {
         name: "llama.cpp",
@@ -104,6 +107,7 @@ const DIALECTS: [Dialect; 5] = [
         values: "repeat_last_n is the window of all three penalties; windows: 0 is off, -1 all; \
                  seed -1 is no seed; n_predict -1 is no limit; min_keep 0 is 1.",
         adapt: adapt_llama_cpp,
+        top_k_below_vocabulary: false,
     },
     Dialect {
         name: "hf",
@@ -120,6 +124,7 @@ const DIALECTS: [Dialect; 5] = [
         any_penalty: false,
         values: "As in the default dialect.",
         adapt: as_given,
+        top_k_below_vocabulary: false,
     },
 ];
 
@@ -132,6 +137,14 @@ impl Dialect {
     ) -> Result<&'static Self, ApiError> {
         let dialect = match fields.take("dialect") {
             None => &DIALECTS[0],
+            Some(given) if fields.get("chain").is_some() => {
+                let message = "`dialect` has no effect beside `chain`, which says it all";
+                return Err(ApiError::of(
+                    Code::ConflictingFields,
+                    given.sent_as,
+                    message,
+                ));
+            }
             Some(given) => DIALECTS
                 .iter()
                 .find(|dialect| given.value == dialect.name)
@@ -140,20 +153,32 @@ impl Dialect {
                     given.invalid(format_args!("one of {}", names.join(", ")))
                 })?,
         };
-        (dialect.adapt)(fields, vocabulary_size)?;
-        if !dialect.any_penalty {
-            for name in ["presence_penalty", "frequency_penalty"] {
-                if let Some(given) = fields.get(name)
-                    && !given
-                        .value
-                        .as_f64()
-                        .is_some_and(|p| (-2.0..=2.0).contains(&p))
-                {
-                    return Err(given.invalid("a number of at least -2 and at most 2"));
-                }
+        (dialect.adapt)(fields);
+        dialect.check(fields, vocabulary_size)?;
+        Ok(dialect)
+    }
+
+    fn check(&self, fields: &Fields, vocabulary_size: u32) -> Result<(), ApiError> {
+        let top_k = fields.get("top_k").filter(|_| self.top_k_below_vocabulary);
+        if let Some(given) = top_k
+            && as_integer(&given.value) >= Some(i128::from(vocabulary_size))
+        {
+            return Err(given.invalid(format_args!(
+                "an integer below the vocabulary's {vocabulary_size} tokens"
+            )));
+        }
+        for name in ["presence_penalty", "frequency_penalty"] {
+            let given = fields.get(name).filter(|_| !self.any_penalty);
+            if let Some(given) = given
+                && !given
+                    .value
+                    .as_f64()
+                    .is_some_and(|p| (-2.0..=2.0).contains(&p))
+            {
+                return Err(given.invalid("a number of at least -2 and at most 2"));
             }
         }
-        Ok(dialect)
+        Ok(())
     }
 
     /// What this dialect gives `stage` where the request is silent.
@@ -196,16 +221,9 @@ pub(super) async fn list(State(_): State<Arc<Service>>) -> Json<Value> {
     Json(json!({"object": "list", "data": data}))
 }
 
-fn adapt_mlx_lm(fields: &mut Fields, vocabulary_size: u32) -> Result<(), ApiError> {
+fn adapt_mlx_lm(fields: &mut Fields) {
     drop_value(fields, "top_p", 0);
     drop_value(fields, "repetition_penalty", 0);
-    match fields.get("top_k") {
-        Some(given) if as_integer(&given.value) >= Some(i128::from(vocabulary_size)) => Err(given
-            .invalid(format_args!(
-                "an integer below the vocabulary's {vocabulary_size} tokens"
-            ))),
-        _ => Ok(()),
-    }
 }
 
 /// Each penalty with its window.
@@ -215,7 +233,7 @@ const WINDOWS: [(&str, &str); 3] = [
     ("frequency_penalty", "frequency_context_size"),
 ];
 
-fn adapt_llama_cpp(fields: &mut Fields, _: u32) -> Result<(), ApiError> {
+fn adapt_llama_cpp(fields: &mut Fields) {
     drop_value(fields, "seed", -1);
     drop_value(fields, "max_tokens", -1);
     drop_value(fields, "min_keep", 0);
@@ -237,7 +255,6 @@ fn adapt_llama_cpp(fields: &mut Fields, _: u32) -> Result<(), ApiError> {
         Some(given) if !means(&given, -1) => fields.set("dry_range", given.value),
         _ => {}
     }
-    Ok(())
 }
 
 fn means(given: &Given, value: i64) -> bool {

@@ -63,7 +63,13 @@ impl RequestChain {
                 let constraint = constraint.iter().map(|constraint| constraint.field);
                 Self::replaced(&list, beside.chain(constraint).next(), registry)?
             }
-            None => Self::extended(additions.as_ref(), params, constraint, dialect, registry)?,
+            None => Self::extended(
+                additions.as_ref(),
+                params,
+                constraint.as_ref(),
+                dialect,
+                registry,
+            )?,
         };
         chain.check()?;
         Ok(chain)
@@ -97,7 +103,7 @@ impl RequestChain {
     fn extended(
         additions: Option<&Given>,
         params: Vec<Param>,
-        constraint: Option<Constraint>,
+        constraint: Option<&Constraint>,
         dialect: &Dialect,
         registry: &Registry,
     ) -> Result<Self, ApiError> {
@@ -115,7 +121,7 @@ impl RequestChain {
             registry,
         };
         for stage in dialect.processors {
-            match (stage, &constraint) {
+            match (stage, constraint) {
                 (DefaultStage::Grammar, Some(constraint)) => {
                     let plugin = default.plugin(stage)?;
                     let params = constraint.params.clone();
