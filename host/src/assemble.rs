@@ -12,19 +12,20 @@ use crate::engine::{self, EngineConfig, ModelInfo, SpawnError};
 use crate::http::{RequestLimits, ServedModel, Service};
 use crate::mlx::{self, Backend, Checkpoint, GgufTokenizer, LoadError, TokenizerData};
 use crate::plugin::{
-    self, Compiler, Registry, Runtime, RuntimeError, UploadError, VocabularyError,
+    self, Compiler, Registry, Runtime, RuntimeError, UploadError, Vocabulary, VocabularyError,
 };
 use crate::progress::ProgressLine;
 use crate::text::{ChatTemplate, GgufVocabulary, TemplateError, Tokenizer, TokenizerError};
 
-/// The default chain's components, as shipped.
-const BUILTIN: [(&str, &[u8]); 3] = [
+/// The default plugins' components, as shipped.
+const BUILTIN: [(&str, &[u8]); 4] = [
     ("rules", include_bytes!("../../plugins/dist/rules.wasm")),
     (
         "penalties",
         include_bytes!("../../plugins/dist/penalties.wasm"),
     ),
     ("sampler", include_bytes!("../../plugins/dist/sampler.wasm")),
+    ("grammar", include_bytes!("../../plugins/dist/grammar.wasm")),
 ];
 
 /// Why a service could not be put together.
@@ -79,7 +80,7 @@ pub fn assemble(
     let info = model_info(&engine, &checkpoint, &tokenizer);
     let model = served_model(model, &checkpoint, tokenizer, &info)?;
     let runtime = Runtime::new(plugins)?;
-    let registry = Arc::new(registry(runtime.clone(), &cache)?);
+    let registry = Arc::new(registry(runtime.clone(), &cache, model.vocabulary())?);
     let (engine, thread) = engine::spawn(engine, info, move || {
         mlx::load(&checkpoint, Backend::detect(), &mut |step| {
             progress.show(step);
@@ -99,7 +100,7 @@ pub fn assemble(
     Ok((Arc::new(service), thread))
 }
 
-/// Where models are kept, and code on its way from the compiler.
+/// Where models and compiled plugins are kept.
 ///
 /// # Errors
 /// When none is named and the user has no home directory.
@@ -177,9 +178,15 @@ fn served_model(
     Ok(ServedModel::new(id, tokenizer, template, info)?)
 }
 
-fn registry(runtime: Arc<Runtime>, cache: &Path) -> Result<Registry, AssembleError> {
+fn registry(
+    runtime: Arc<Runtime>,
+    cache: &Path,
+    vocabulary: &Vocabulary,
+) -> Result<Registry, AssembleError> {
     let executable = std::env::current_exe().map_err(AssembleError::NoExecutable)?;
-    let compiler = Compiler::new(executable, cache).map_err(AssembleError::Compiler)?;
+    let compiler = Compiler::new(executable, cache)
+        .and_then(|compiler| compiler.with_vocabulary(vocabulary))
+        .map_err(AssembleError::Compiler)?;
     let registry = Registry::new(runtime, compiler);
     for (name, bytes) in BUILTIN {
         registry

@@ -38,6 +38,12 @@ pub enum Command {
     PluginCompile {
         /// Where the result goes.
         output: PathBuf,
+        /// The model's vocabulary, as the server wrote it.
+        #[arg(long)]
+        vocabulary: Option<PathBuf>,
+        /// Compile what the plugin's `prepare` leaves.
+        #[arg(long, requires = "vocabulary")]
+        snapshot: bool,
     },
 }
 
@@ -234,10 +240,24 @@ mod tests {
 
     #[test]
     fn the_compiler_takes_its_output() {
-        let Command::PluginCompile { output } = parse(&["plugin-compile", "out.bin"]).unwrap()
+        let arguments = [
+            "plugin-compile",
+            "out.bin",
+            "--vocabulary",
+            "v",
+            "--snapshot",
+        ];
+        let Command::PluginCompile {
+            output,
+            vocabulary,
+            snapshot,
+        } = parse(&arguments).unwrap()
         else {
             panic!("another command");
         };
         assert_eq!(output, PathBuf::from("out.bin"));
+        assert_eq!(vocabulary, Some(PathBuf::from("v")));
+        assert!(snapshot);
+        assert!(parse(&["plugin-compile", "out.bin", "--snapshot"]).is_err());
     }
 }

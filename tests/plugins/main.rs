@@ -6,5 +6,7 @@
 mod binary;
 mod chain;
 mod faults;
+mod grammar;
+mod snapshots;
 mod support;
 mod uploads;

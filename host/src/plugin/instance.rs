@@ -123,6 +123,22 @@ pub(super) struct Instance {
     _permit: InstancePermit,
 }
 
+/// A store that holds an instance to its limits, armed to make one.
+pub(super) fn new_store(
+    runtime: &Runtime,
+    stage: &str,
+    vocabulary: Option<Arc<Vocabulary>>,
+) -> Store<HostState> {
+    let limits = runtime.limits();
+    let memory = MemoryLimiter::new(Arc::clone(runtime.memory()), limits.memory_bytes);
+    let state = HostState::new(stage, vocabulary, memory);
+    let mut store = Store::new(runtime.engine(), state);
+    store.limiter(|state| &mut state.memory);
+    store.set_hostcall_fuel(host_call_bytes());
+    store.set_epoch_deadline(ticks(limits.open));
+    store
+}
+
 impl Instance {
     /// Makes an instance of a plugin as the stage of a chain. `vocabulary` is
     /// absent at upload, where no model is loaded.
@@ -134,12 +150,7 @@ impl Instance {
         permit: InstancePermit,
     ) -> Result<Self, InstanceError> {
         let limits = runtime.limits().clone();
-        let memory = MemoryLimiter::new(Arc::clone(runtime.memory()), limits.memory_bytes);
-        let state = HostState::new(stage, vocabulary, memory);
-        let mut store = Store::new(runtime.engine(), state);
-        store.limiter(|state| &mut state.memory);
-        store.set_hostcall_fuel(host_call_bytes());
-        store.set_epoch_deadline(ticks(limits.open));
+        let mut store = new_store(runtime, stage, vocabulary);
         match linked.instantiate(&mut store) {
             Ok(guest) => Ok(Self {
                 stage: stage.to_owned(),
@@ -199,6 +210,11 @@ impl Instance {
                 Guest::Sampler(guest) => guest.sluice_sampling_plugin().call_prepare(store),
             },
         )
+    }
+
+    /// Whether the guest has read the vocabulary.
+    pub(super) fn has_read_vocabulary(&self) -> bool {
+        self.store.data().has_read_vocabulary.get()
     }
 
     pub(super) fn open(

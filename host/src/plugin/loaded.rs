@@ -6,8 +6,11 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::fault::{fault, kind};
 use super::instance::Linked;
 use super::schema::ParamsSchema;
+use super::vocabulary::Vocabulary;
+use crate::engine::Fault;
 
 /// What a plugin does in a chain. The order is that of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -63,6 +66,8 @@ pub struct Plugin {
     pub uploaded_at: SystemTime,
     pub(super) linked: Linked,
     pub(super) validator: ParamsSchema,
+    /// Digest of the vocabulary that its memory is prepared with, if it is.
+    pub(super) prepared_for: Option<String>,
 }
 
 /// The parameters of a stage do not fit the plugin's schema.
@@ -82,6 +87,22 @@ impl Plugin {
     /// The first violation.
     pub fn validate_params(&self, params: &Value) -> Result<(), ParamsError> {
         self.validator.validate(params)
+    }
+
+    /// Whether instances start as `prepare` would leave them.
+    ///
+    /// # Errors
+    /// When they start as another vocabulary's `prepare` left them.
+    pub(super) fn is_prepared(&self, vocabulary: &Vocabulary) -> Result<bool, Fault> {
+        match &self.prepared_for {
+            None => Ok(false),
+            Some(digest) if digest == vocabulary.digest() => Ok(true),
+            Some(_) => Err(fault(
+                &self.name,
+                kind::OPEN,
+                "the plugin was prepared with the vocabulary of another model",
+            )),
+        }
     }
 }
 

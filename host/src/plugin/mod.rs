@@ -2,7 +2,8 @@
 //! and can hurt that request alone.
 //!
 //! ```text
-//! upload ─ compile (child process: componentise, compile, describe) ─ registry ─ Plugin
+//! upload ─ compile (child process: componentise, compile, describe, snapshot) ─ cache
+//!        ─ registry ─ Plugin
 //! request ─ check_chain, validate_params ─ Runtime::open ─ one instance per stage
 //!         ─ engine::Chain: plan (token processors) ─ finish (edits, logits processors, sampler)
 //! ```
@@ -16,6 +17,7 @@
 //! [`Fault`](crate::engine::Fault) of its sequence.
 
 mod bindings;
+mod cache;
 mod chain;
 mod child;
 mod compile;
@@ -33,12 +35,14 @@ mod registry;
 mod report;
 mod runtime;
 mod schema;
+mod snapshot;
 mod state;
 mod upload;
 mod vocabulary;
+mod vocabulary_file;
 
 pub use chain::OpenChain;
-pub use child::compile_child;
+pub use child::{CompileTask, compile_child};
 pub use compile::Compiler;
 pub use loaded::{Kind, ParamsError, Plugin};
 pub use open::{ChainError, Choices, OpenError, SequenceInfo, StageRef, check_chain};

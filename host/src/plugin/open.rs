@@ -229,7 +229,9 @@ impl Runtime {
                     InstanceError::Fault(fault) => OpenError::Fault(fault),
                 }
             })?;
-        instance.prepare(opening.total)?;
+        if !plugin.is_prepared(opening.vocabulary)? {
+            instance.prepare(opening.total)?;
+        }
         let mut sequences = Vec::with_capacity(chains.len());
         for _ in 0..chains.len() {
             let sequence = instance

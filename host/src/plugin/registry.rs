@@ -1,11 +1,10 @@
 //! The plugins that requests can name.
 
-use std::fmt::Write;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use semver::Version;
-use sha2::{Digest, Sha256};
 
+use super::cache::hex;
 use super::compile::Compiler;
 use super::loaded::Plugin;
 use super::runtime::Runtime;
@@ -196,11 +195,5 @@ impl<'a> Reference<'a> {
 
 /// `sha256:` and the digest in lower-case hexadecimal.
 fn digest(bytes: &[u8]) -> String {
-    Sha256::digest(bytes)
-        .iter()
-        .fold("sha256:".to_owned(), |mut text, byte| {
-            // Writing to a string cannot fail.
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+    format!("sha256:{}", hex(bytes))
 }

@@ -1,5 +1,6 @@
 //! What the host keeps beside one instance: the data of its store.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use super::edits::Edits;
@@ -48,6 +49,7 @@ pub(super) struct HostState {
     pub(super) phase: Phase,
     /// Absent at upload, where no model is loaded.
     pub(super) vocabulary: Option<Arc<Vocabulary>>,
+    pub(super) has_read_vocabulary: Cell<bool>,
     /// Recorded by the call that runs.
     pub(super) edits: Edits,
     /// Made by the call that runs.
@@ -68,6 +70,7 @@ impl HostState {
         Self {
             phase: Phase::Instantiate,
             vocabulary,
+            has_read_vocabulary: Cell::new(false),
             edits: Edits::default(),
             decision: None,
             row: Vec::new(),
@@ -93,6 +96,7 @@ impl HostState {
     pub(super) fn vocabulary(&self, import: &str) -> Result<&Arc<Vocabulary>, HostFault> {
         use Phase::{Open, Plan, Prepare, Process, Sample};
         self.only_in(import, &[Prepare, Open, Plan, Process, Sample])?;
+        self.has_read_vocabulary.set(true);
         self.vocabulary.as_ref().ok_or_else(|| {
             HostFault::new(
                 kind::INVALID_CALL,
