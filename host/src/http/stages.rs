@@ -328,9 +328,16 @@ impl DefaultChain<'_> {
             .params
             .iter()
             .find(|(_, given)| given.name == "adaptive_target");
-        let chosen = if self.is_on("mirostat") {
+        let aims = target.is_some_and(|(_, given)| given.value.as_f64() >= Some(0.0));
+        let has_mirostat = self.is_on("mirostat");
+        let is_off = |stage| match stage {
+            DefaultStage::Mirostat => !has_mirostat,
+            DefaultStage::AdaptiveP => !aims,
+            _ => false,
+        };
+        let chosen = if has_mirostat {
             DefaultStage::Mirostat
-        } else if target.is_some_and(|(_, given)| given.value.as_f64() >= Some(0.0)) {
+        } else if aims {
             DefaultStage::AdaptiveP
         } else {
             DefaultStage::Sampler
@@ -344,12 +351,12 @@ impl DefaultChain<'_> {
             }
             let home = self.plugin(*of)?;
             let off = &home.params_schema["properties"][field.name]["default"];
-            // `mirostat_tau` is a parameter of something that is off; a
+            // `mirostat_tau` may be a parameter of something that is off; a
             // truncation beside mirostat would be one that is not.
-            if *of == DefaultStage::Sampler && !same(&field.value, off) {
+            if !is_off(*of) && !same(&field.value, off) {
                 let message = format!(
-                    "`{}` has no effect beside `{}`, which takes the place of the sampler's \
-                     truncation: leave it out",
+                    "`{}` has no effect beside `{}`, which takes the place of other sampling: leave \
+                     it out",
                     field.sent_as,
                     chosen.plugin()
                 );
