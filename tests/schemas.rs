@@ -98,9 +98,15 @@ async fn a_text_that_is_cut_off_says_length() {
 #[tokio::test]
 async fn a_schema_that_cannot_be_honoured_is_refused_before_anything_runs() {
     for (schema, keyword) in [
-        (json!({"oneOf": [{"type": "integer"}, {"type": "number"}]}), "`oneOf`"),
+        (
+            json!({"oneOf": [{"type": "integer"}, {"type": "number"}]}),
+            "`oneOf`",
+        ),
         (json!({"type": "string", "pattern": "a(?=b)"}), "`pattern`"),
-        (json!({"type": "array", "uniqueItems": true}), "`uniqueItems`"),
+        (
+            json!({"type": "array", "uniqueItems": true}),
+            "`uniqueItems`",
+        ),
         (json!({"not": {"type": "string"}}), "`not`"),
         (json!({"if": true, "then": false}), "`if`"),
         (json!({"type": "string", "format": "phone"}), "`format`"),
