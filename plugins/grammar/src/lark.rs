@@ -12,6 +12,11 @@ pub(crate) fn check_text(grammar: &str) -> Result<(), String> {
     if code.contains('@') {
         return Err("references to other grammars (`@`) are not supported".to_owned());
     }
+    // As an attribute, not as the name of a rule.
+    let mut after_name = code.split("temperature").skip(1);
+    if after_name.any(|rest| rest.trim_start().starts_with('=')) {
+        return Err("the attribute `temperature` is not supported".to_owned());
+    }
     if code.contains('<') {
         return Err("special tokens (`<…>`) are not supported".to_owned());
     }
@@ -21,7 +26,6 @@ pub(crate) fn check_text(grammar: &str) -> Result<(), String> {
 /// Refuses what the engine leaves to its caller.
 pub(crate) fn check_compiled(lexer: &LexerSpec) -> Result<(), String> {
     let unsupported = [
-        (lexer.has_temperature, "the attribute `temperature`"),
         (lexer.has_max_tokens, "the attribute `max_tokens`"),
         (
             lexer.has_stop,
@@ -74,6 +78,10 @@ mod tests {
     fn other_grammars_are_refused() {
         assert!(check_text("start: %json {}").is_err_and(|error| error.contains("%json")));
         assert!(check_text("start: \"x\" @other").is_err_and(|error| error.contains('@')));
+        let rule = "start: temperature\ntemperature: \"a\"";
+        assert_eq!(check_text(rule), Ok(()));
+        let attribute = "start: a\na[temperature = 1]: \"a\"";
+        assert!(check_text(attribute).is_err_and(|error| error.contains("temperature")));
         assert!(check_text("start: <[0]>").is_err_and(|error| error.contains("special")));
     }
 }

@@ -32,13 +32,16 @@ impl Matcher {
             .create_parser_from_init_default(GrammarInit::Internal(grammar, lexer))
             .map_err(|error| source.refusal(&error))?;
         parser.start_without_prompt();
-        Ok(Self {
+        let mut matcher = Self {
             tokens,
             parser,
             end_ids,
             n_accepted: 0,
             left: None,
-        })
+        };
+        // A grammar of no text shows here, and one that is too complex at once.
+        matcher.mask().map_err(|error| source.refusal(&error))?;
+        Ok(matcher)
     }
 
     /// Follows the text through these tokens.
