@@ -16,6 +16,17 @@ pub fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
+/// The plugins that the server brings along, without `grammar`, which reads
+/// a vocabulary of real text.
+pub const SHIPPED: [&str; 6] = [
+    "rules",
+    "penalties",
+    "dry",
+    "sampler",
+    "mirostat",
+    "adaptive-p",
+];
+
 pub fn shipped(name: &str) -> Vec<u8> {
     std::fs::read(root().join(format!("plugins/dist/{name}.wasm"))).unwrap()
 }
@@ -49,7 +60,7 @@ impl Plugins {
     }
 
     pub fn shipped() -> Self {
-        Self::new(&["rules", "penalties", "sampler"].map(shipped))
+        Self::new(&SHIPPED.map(shipped))
     }
 
     pub fn get(&self, name: &str) -> Arc<Plugin> {
