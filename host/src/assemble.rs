@@ -9,7 +9,7 @@ use etcetera::BaseStrategy;
 
 use crate::config::ModelConfig;
 use crate::engine::{self, EngineConfig, ModelInfo, SpawnError};
-use crate::http::{RequestLimits, ServedModel, Service};
+use crate::http::{Access, RequestLimits, ServedModel, Service};
 use crate::mlx::{self, Backend, Checkpoint, GgufTokenizer, LoadError, TokenizerData};
 use crate::plugin::{
     self, Compiler, Registry, Runtime, RuntimeError, UploadError, Vocabulary, VocabularyError,
@@ -75,6 +75,7 @@ pub fn assemble(
     engine: EngineConfig,
     plugins: plugin::Limits,
     requests: RequestLimits,
+    access: Access,
 ) -> Result<(Arc<Service>, JoinHandle<()>), AssembleError> {
     let cache = cache_folder(model)?;
     let mut progress = ProgressLine::default();
@@ -103,6 +104,7 @@ pub fn assemble(
         runtime,
         registry,
         limits: requests,
+        access,
     };
     Ok((Arc::new(service), thread))
 }

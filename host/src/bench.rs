@@ -11,7 +11,7 @@ use crate::{
         Chain, EVENT_BUFFER, EngineConfig, Event, Handle, Stats, Submission, SubmitError, TokenId,
         fake,
     },
-    http::RequestLimits,
+    http::{Access, RequestLimits},
     plugin::{Choices, Limits, OpenError, Registry, Runtime, SequenceInfo, StageRef, Vocabulary},
 };
 use serde::Serialize;
@@ -150,7 +150,13 @@ pub fn run(model: &ModelConfig, args: &BenchArgs) -> Result<(), BenchError> {
         kv_tokens: defaults.kv_tokens.max(largest * (2 * per_row + 8)),
         ..defaults
     };
-    let (service, thread) = assemble(model, engine, Limits::default(), RequestLimits::default())?;
+    let (service, thread) = assemble(
+        model,
+        engine,
+        Limits::default(),
+        RequestLimits::default(),
+        Access::without_tokens(true),
+    )?;
     let bench = Bench {
         engine: service.engine.clone(),
         runtime: service.runtime.clone(),

@@ -78,10 +78,16 @@ pub struct ServeConfig {
     #[command(flatten)]
     pub model: ModelConfig,
 
-    /// Address to listen on; the default is this machine alone, for there is
-    /// no authentication
+    /// Address to listen on; the default is this machine alone
     #[arg(long, env = "SLUICE_HOST", default_value = "127.0.0.1")]
     pub host: String,
+
+    /// File of the tokens that requests must carry, one a line: a name, scopes
+    /// (generate, upload, admin) with commas between, and the secret. Without
+    /// it everybody may do everything, but for uploads when other machines can
+    /// reach the server
+    #[arg(long, env = "SLUICE_TOKENS", value_name = "FILE")]
+    pub tokens: Option<PathBuf>,
 
     /// Port to listen on; 0 takes a free one and prints it
     #[arg(long, env = "SLUICE_PORT", default_value_t = 8080)]

@@ -1,13 +1,14 @@
 //! `sluice serve`: listens, assembles the service, answers until a signal.
 
 use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::assemble::{AssembleError, assemble};
 use crate::config::ServeConfig;
-use crate::http::{Service, router};
+use crate::http::{Access, Service, router};
 use crate::plugin::STACK_BYTES;
 
 /// What requests in flight get to end by themselves after a signal.
@@ -24,6 +25,8 @@ pub enum ServeError {
     },
     #[error(transparent)]
     Assemble(#[from] AssembleError),
+    #[error("cannot read the tokens in {}: {message}", path.display())]
+    Tokens { path: PathBuf, message: String },
     #[error("the server failed: {0}")]
     Serve(#[from] std::io::Error),
 }
@@ -35,11 +38,13 @@ pub enum ServeError {
 pub fn serve(config: &ServeConfig) -> Result<(), ServeError> {
     let listener = listen(config)?;
     let address = listener.local_addr()?;
+    let access = access(config.tokens.as_deref(), address)?;
     let (service, engine) = assemble(
         &config.model,
         config.engine(),
         config.plugins(),
         config.requests(),
+        access,
     )?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -50,6 +55,19 @@ pub fn serve(config: &ServeConfig) -> Result<(), ServeError> {
     runtime.shutdown_timeout(Duration::from_secs(1));
     wait_for(engine);
     Ok(served?)
+}
+
+/// Who may do what on a server that listens on `address`.
+fn access(tokens: Option<&Path>, address: SocketAddr) -> Result<Access, ServeError> {
+    let Some(path) = tokens else {
+        return Ok(Access::without_tokens(!address.ip().is_loopback()));
+    };
+    let error = |message: String| ServeError::Tokens {
+        path: path.to_owned(),
+        message,
+    };
+    let text = std::fs::read_to_string(path).map_err(|source| error(source.to_string()))?;
+    Access::from_tokens(&text).map_err(|source| error(source.to_string()))
 }
 
 fn listen(config: &ServeConfig) -> Result<TcpListener, ServeError> {

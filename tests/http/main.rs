@@ -2,6 +2,7 @@
 //! is answered, what is refused, and that nothing is silently ignored.
 #![allow(clippy::unwrap_used, unreachable_pub)]
 
+mod access;
 mod answers;
 mod cancellation;
 mod cases;

@@ -13,7 +13,7 @@ use hyper_util::rt::TokioExecutor;
 use serde_json::{Value, json};
 use sluice::engine::fake::ScriptedModel;
 use sluice::engine::{self, EngineConfig, Model, ModelInfo, TokenId};
-use sluice::http::{RequestLimits, ServedModel, Service, router};
+use sluice::http::{Access, RequestLimits, ServedModel, Service, router};
 use sluice::plugin::{Compiler, Limits, Registry, Runtime, STACK_BYTES};
 use sluice::text::{ChatTemplate, Tokenizer};
 
@@ -67,6 +67,7 @@ pub struct Setup {
     /// The logits that follow a context.
     pub script: fn(&[TokenId]) -> Vec<f32>,
     pub end_of_sequence: Vec<TokenId>,
+    pub access: Access,
 }
 
 impl Default for Setup {
@@ -77,6 +78,7 @@ impl Default for Setup {
             pace: Duration::ZERO,
             script,
             end_of_sequence: vec![EOS],
+            access: Access::without_tokens(false),
         }
     }
 }
@@ -333,5 +335,6 @@ fn service(setup: &Setup) -> Service {
         runtime,
         registry: Arc::new(registry),
         limits,
+        access: setup.access.clone(),
     }
 }

@@ -53,6 +53,8 @@ codes! {
     TemplateError "template_error" 400 "invalid_request_error" "The model's chat template refused the messages.";
     ContextLengthExceeded "context_length_exceeded" 400 "invalid_request_error" "The prompt leaves no room for a token in the model's context.";
     InvalidPlugin "invalid_plugin" 400 "invalid_request_error" "The uploaded bytes are not a usable plugin.";
+    Unauthorized "unauthorized" 401 "authentication_error" "The request carries no token that the server knows.";
+    Forbidden "forbidden" 403 "permission_error" "The token's scopes, or the server's configuration, do not allow this.";
     ModelNotFound "model_not_found" 404 "invalid_request_error" "The server has no model of this name.";
     PluginNotFound "plugin_not_found" 404 "invalid_request_error" "The registry has no plugin under this reference.";
     NotFound "not_found" 404 "invalid_request_error" "There is no such route.";
