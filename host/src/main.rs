@@ -8,17 +8,7 @@ use sluice::{bench, plugin, serve, telemetry};
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().into_command() {
-        Command::PluginCompile {
-            output,
-            vocabulary,
-            snapshot,
-        } => {
-            return plugin::compile_child(&plugin::CompileTask {
-                output,
-                vocabulary,
-                snapshot,
-            });
-        }
+        Command::PluginCompile(task) => return plugin::compile_child(&task),
         Command::Serve(config) => {
             telemetry::init();
             serve::serve(&config).map_err(|error| error.to_string())
