@@ -17,15 +17,22 @@ use crate::plugin::{
 use crate::progress::ProgressLine;
 use crate::text::{ChatTemplate, GgufVocabulary, TemplateError, Tokenizer, TokenizerError};
 
+/// A component of `plugins/dist`, with its name.
+macro_rules! shipped {
+    ($($name:literal),* $(,)?) => {
+        [$(($name, include_bytes!(concat!("../../plugins/dist/", $name, ".wasm")))),*]
+    };
+}
+
 /// The default plugins' components, as shipped.
-const BUILTIN: [(&str, &[u8]); 4] = [
-    ("rules", include_bytes!("../../plugins/dist/rules.wasm")),
-    (
-        "penalties",
-        include_bytes!("../../plugins/dist/penalties.wasm"),
-    ),
-    ("sampler", include_bytes!("../../plugins/dist/sampler.wasm")),
-    ("grammar", include_bytes!("../../plugins/dist/grammar.wasm")),
+const BUILTIN: [(&str, &[u8]); 7] = shipped![
+    "rules",
+    "penalties",
+    "dry",
+    "grammar",
+    "sampler",
+    "mirostat",
+    "adaptive-p",
 ];
 
 /// Why a service could not be put together.

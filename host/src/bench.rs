@@ -12,7 +12,7 @@ use crate::{
         fake,
     },
     http::RequestLimits,
-    plugin::{Limits, OpenError, Registry, Runtime, SequenceInfo, StageRef, Vocabulary},
+    plugin::{Choices, Limits, OpenError, Registry, Runtime, SequenceInfo, StageRef, Vocabulary},
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -250,6 +250,7 @@ impl Bench {
             max_tokens,
             end_ids: vec![],
             chain,
+            logprobs: None,
             events,
         })?;
         Ok(receiver)
@@ -279,11 +280,15 @@ impl Bench {
             max_tokens,
             end_ids: vec![],
         };
-        let seed = row as i64;
+        let choices = Choices {
+            n: 1,
+            seed: row as i64,
+            explain: false,
+        };
         let mut chains = self
             .runtime
-            .open(&self.vocabulary, &stages, &info, seed, 1)?;
-        Ok(chains.remove(0))
+            .open(&self.vocabulary, &stages, &info, choices)?;
+        Ok(Box::new(chains.remove(0)))
     }
 }
 
@@ -291,7 +296,7 @@ impl Bench {
 fn next(row: &mut Receiver<Event>) -> Result<(), BenchError> {
     match row.blocking_recv() {
         Some(Event::Tokens(_)) => Ok(()),
-        Some(Event::Finished(reason)) => Err(BenchError::Ended(format!("{reason:?}"))),
+        Some(other) => Err(BenchError::Ended(format!("{other:?}"))),
         None => Err(BenchError::Ended("the engine stopped".into())),
     }
 }

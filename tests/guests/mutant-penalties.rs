@@ -8,10 +8,8 @@ mod frequency;
 mod presence;
 #[path = "../../plugins/penalties/src/repetition.rs"]
 mod repetition;
-#[path = "../../plugins/penalties/src/window.rs"]
-mod window;
 
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 use sluice_plugin::{
     Description, OpenError, Plugin, SequenceInfo, TokenId, TokenProcessor, edits, export,
 };
@@ -27,6 +25,9 @@ struct Params {
     presence_context_size: u32,
     frequency_penalty: f32,
     frequency_context_size: u32,
+    /// The mutant counts the prompt in any case.
+    #[serde(rename = "history")]
+    _history: IgnoredAny,
 }
 
 impl Default for Params {
@@ -38,6 +39,7 @@ impl Default for Params {
             presence_context_size: 0,
             frequency_penalty: 0.0,
             frequency_context_size: 0,
+            _history: IgnoredAny,
         }
     }
 }

@@ -4,6 +4,9 @@
 
 mod answers;
 mod cancellation;
+mod cases;
+mod dialects;
+mod logprobs;
 mod plugins;
 mod refusals;
 mod server;

@@ -9,8 +9,8 @@ use sluice::plugin::{
 };
 
 use crate::support::{
-    TOKENIZER_SIZE, compiler, component, info, limits, on_guest_thread, open, open_choices, row,
-    runtime, stage, vocabulary,
+    ONE, TOKENIZER_SIZE, compiler, component, info, limits, on_guest_thread, open, open_choices,
+    row, runtime, stage, vocabulary,
 };
 
 /// The best token, from the shipped sampler.
@@ -209,7 +209,7 @@ fn stages_in_the_wrong_order_are_no_chain() {
     assert_eq!(error.index(), Some(1));
     assert!(error.to_string().contains("force"), "{error}");
     assert_eq!(check_chain(&[boost()]), Err(ChainError::NoSampler));
-    let opened = runtime().open(&vocabulary(), &[boost()], &info(), 0, 1);
+    let opened = runtime().open(&vocabulary(), &[boost()], &info(), ONE);
     assert!(matches!(
         opened,
         Err(OpenError::Chain(ChainError::NoSampler))
@@ -248,7 +248,7 @@ fn a_full_pool_refuses_until_a_chain_is_dropped() {
         let plugin = registry.upload(&component("sampler")).unwrap().plugin;
         let params = Map::from_iter([("temperature".to_owned(), json!(0))]);
         let stages = [StageRef { plugin, params }];
-        let open = || runtime.open(&vocabulary(), &stages, &info(), 0, 1);
+        let open = || runtime.open(&vocabulary(), &stages, &info(), ONE);
         let first = open().unwrap();
         let second = open().unwrap();
         match open() {

@@ -8,7 +8,7 @@ use sluice::engine::{Chain, Fault, Plan, TokenId};
 use sluice::plugin::{Limits, OpenError, Registry, Runtime, StageRef};
 
 use crate::support::{
-    TOKENIZER_SIZE, VOCABULARY_SIZE, compiler, component, info, limits, on_guest_thread, open,
+    ONE, TOKENIZER_SIZE, VOCABULARY_SIZE, compiler, component, info, limits, on_guest_thread, open,
     open_choices, row, stage, vocabulary,
 };
 
@@ -115,7 +115,7 @@ fn faults_in_prepare() {
         let sampler = stage_of("sampler", Map::new());
         for (name, kind) in [("spin-prepare", "deadline"), ("trap-prepare", "trap")] {
             let stages = [stage_of(name, Map::new()), sampler.clone()];
-            match runtime.open(&vocabulary(), &stages, &info(), 0, 1) {
+            match runtime.open(&vocabulary(), &stages, &info(), ONE) {
                 Err(OpenError::Fault(fault)) => assert_fault(&fault, name, kind, "prepare"),
                 Err(other) => panic!("{name}: {other}"),
                 Ok(_) => panic!("{name}: opened"),
@@ -329,7 +329,7 @@ fn memory_comes_back_when_a_chain_is_dropped() {
             plugin,
             params: Map::new(),
         }];
-        let open = || runtime.open(&vocabulary(), &stages, &info(), 0, 1);
+        let open = || runtime.open(&vocabulary(), &stages, &info(), ONE);
         for _ in 0..3 {
             let mut chains = Vec::new();
             let refused = loop {

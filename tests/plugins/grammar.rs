@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use sluice::engine::{Chain, ModelInfo, Plan, TokenId};
 use sluice::plugin::{OpenError, SequenceInfo, Vocabulary};
 
-use crate::support::{on_guest_thread, runtime, stage};
+use crate::support::{ONE, on_guest_thread, runtime, stage};
 
 /// Words of a vocabulary; after them comes padding.
 const WORDS: [&str; 20] = [
@@ -51,8 +51,8 @@ fn open(params: Value) -> Result<Box<dyn Chain>, OpenError> {
         max_tokens: 64,
         end_ids: vec![END, STOP],
     };
-    let mut chains = runtime().open(&vocabulary(), &stages, &info, 0, 1)?;
-    Ok(chains.remove(0))
+    let mut chains = runtime().open(&vocabulary(), &stages, &info, ONE)?;
+    Ok(Box::new(chains.remove(0)))
 }
 
 /// The ids that the grammar leaves once it has seen these tokens.

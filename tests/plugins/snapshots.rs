@@ -11,7 +11,8 @@ use sluice::engine::{Chain, ModelInfo, Plan, TokenId};
 use sluice::plugin::{Compiler, OpenError, Registry, Runtime, StageRef, Vocabulary};
 
 use crate::support::{
-    END_ID, TOKENIZER_SIZE, VOCABULARY_SIZE, component, info, limits, on_guest_thread, vocabulary,
+    END_ID, ONE, TOKENIZER_SIZE, VOCABULARY_SIZE, component, info, limits, on_guest_thread,
+    vocabulary,
 };
 
 /// A cache whose compilers are counted: their executable is a script that
@@ -94,8 +95,8 @@ fn open(
         stage(name, params.as_object().unwrap()),
         stage("sampler", greedy.as_object().unwrap()),
     ];
-    let mut chains = runtime.open(vocabulary, &stages, &info(), 0, 1)?;
-    Ok(chains.remove(0))
+    let mut chains = runtime.open(vocabulary, &stages, &info(), ONE)?;
+    Ok(Box::new(chains.remove(0)))
 }
 
 /// What a choice of words leaves at first, and after an `a`.

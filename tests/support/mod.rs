@@ -5,7 +5,8 @@
 use sluice::{
     engine::{Chain, ModelInfo, TokenId},
     plugin::{
-        Compiler, Limits, OpenError, Plugin, Registry, Runtime, SequenceInfo, StageRef, Vocabulary,
+        Choices, Compiler, Limits, OpenError, Plugin, Registry, Runtime, SequenceInfo, StageRef,
+        Vocabulary,
     },
 };
 use std::{path::PathBuf, sync::Arc};
@@ -14,6 +15,17 @@ use std::{path::PathBuf, sync::Arc};
 pub fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
 }
+
+/// The plugins that the server brings along, without `grammar`, which reads
+/// a vocabulary of real text.
+pub const SHIPPED: [&str; 6] = [
+    "rules",
+    "penalties",
+    "dry",
+    "sampler",
+    "mirostat",
+    "adaptive-p",
+];
 
 pub fn shipped(name: &str) -> Vec<u8> {
     std::fs::read(root().join(format!("plugins/dist/{name}.wasm"))).unwrap()
@@ -48,7 +60,7 @@ impl Plugins {
     }
 
     pub fn shipped() -> Self {
-        Self::new(&["rules", "penalties", "sampler"].map(shipped))
+        Self::new(&SHIPPED.map(shipped))
     }
 
     pub fn get(&self, name: &str) -> Arc<Plugin> {
@@ -74,9 +86,14 @@ impl Plugins {
         info: &SequenceInfo,
         seed: i64,
     ) -> Result<Box<dyn Chain>, OpenError> {
+        let choices = Choices {
+            n: 1,
+            seed,
+            explain: false,
+        };
         self.runtime
-            .open(vocabulary, stages, info, seed, 1)
-            .map(|mut chains| chains.remove(0))
+            .open(vocabulary, stages, info, choices)
+            .map(|mut chains| Box::new(chains.remove(0)) as Box<dyn Chain>)
     }
 }
 

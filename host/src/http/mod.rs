@@ -3,7 +3,8 @@
 //! A generation request passes through the files in this order: [`body`] makes
 //! one JSON object of the bytes, [`fields`] sorts its fields by [`field_table`],
 //! [`request`] turns them into sequences that are ready to run, with the prompt
-//! from [`chat`] or [`completions`] and the stages from [`stages`];
+//! from [`chat`] or [`completions`] and the stages from [`stages`], which
+//! [`dialect`] and [`constraint`] shape;
 //! [`generate`] hands them to the engine, [`choice`] turns its events into
 //! text, and [`wire`] and [`sse`] into an answer. [`errors`] lists every error
 //! there is.
@@ -12,10 +13,13 @@ mod body;
 mod chat;
 mod choice;
 mod completions;
+mod constraint;
+mod dialect;
 pub mod errors;
 mod field_table;
 mod fields;
 mod generate;
+mod logprobs;
 mod models;
 mod plugins;
 mod request;
@@ -87,6 +91,7 @@ pub fn router(service: Arc<Service>) -> Router {
         .route("/v1/chat/completions", post(generate::chat_completions))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*id}", get(models::show))
+        .route("/v1/dialects", get(dialect::list))
         .route("/v1/plugins", get(plugins::list).put(plugins::upload))
         .route(
             "/v1/plugins/{reference}",

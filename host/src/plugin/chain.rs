@@ -2,7 +2,7 @@
 //! logits processors, one sampler.
 
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use wasmtime::component::ResourceAny;
 
@@ -12,6 +12,7 @@ use super::fault::{fault, kind};
 use super::instance::Instance;
 use super::loaded::Kind;
 use super::random::Chance;
+use super::report::{Change, Choice, Did, Effect, Explanation, Report};
 use super::state::Decision;
 use super::vocabulary::Vocabulary;
 use crate::engine::{Chain, Fault, Plan, TokenId};
@@ -95,6 +96,13 @@ impl Stage {
         fault(&self.name, kind, message)
     }
 
+    fn effect(&self, did: Did) -> Effect {
+        Effect {
+            stage: self.name.clone(),
+            did,
+        }
+    }
+
     fn apply_edits(&self, row: &mut [f32], bits: &mut [u32]) -> Result<(), Fault> {
         self.edits.apply(row, bits).map_err(|Overflow| {
             self.fault(kind::INVALID_EDIT, "its edits raised a logit to infinity")
@@ -164,7 +172,7 @@ fn lock<'a>(instance: &'a Mutex<Instance>, stage: &str) -> Result<MutexGuard<'a,
 }
 
 /// The open chain of one choice.
-pub(super) struct OpenChain {
+pub struct OpenChain {
     pub(super) vocabulary: Arc<Vocabulary>,
     /// Token processors, then logits processors.
     pub(super) processors: Vec<Stage>,
@@ -177,9 +185,15 @@ pub(super) struct OpenChain {
     pub(super) position: u32,
     /// A bit for each id, all zero between uses.
     pub(super) bits: Vec<u32>,
+    pub(super) report: Arc<Report>,
 }
 
 impl OpenChain {
+    /// What its stages do, kept up to date while it runs.
+    pub fn report(&self) -> Arc<Report> {
+        Arc::clone(&self.report)
+    }
+
     fn chance(&self, lane: u32) -> Chance {
         Chance {
             seed: self.seed,
@@ -215,6 +229,43 @@ impl OpenChain {
             )),
         }
     }
+
+    /// Says what a stage decided, where that is wanted.
+    fn explain_decision(&self, stage: &Stage, did: impl FnOnce() -> Did) {
+        if self.report.explains() {
+            self.report.explain(Explanation {
+                position: self.position,
+                stages: vec![stage.effect(did())],
+            });
+        }
+    }
+
+    /// Runs one stage on the row, after the ones before it.
+    fn process(&mut self, index: usize, row: &mut [f32], deadline: Deadline) -> Result<(), Fault> {
+        let started = Instant::now();
+        let chance = self.chance(self.processors[index].lane);
+        let stage = &mut self.processors[index];
+        let new_row = match stage.kind {
+            Kind::LogitsProcessor => {
+                let new_row = stage.process(row, chance, deadline)?;
+                self.report.called(index, Duration::ZERO);
+                new_row
+            }
+            _ => None,
+        };
+        match new_row {
+            Some(new_row) => stage.replace(row, &new_row)?,
+            None => stage.apply_edits(row, &mut self.bits)?,
+        }
+        self.report
+            .worked(index, stage.edits.len(), started.elapsed());
+        // Ends at the first token that is left: nearly always at once.
+        if row.iter().any(|&logit| logit > f32::NEG_INFINITY) {
+            Ok(())
+        } else {
+            Err(stage.fault(kind::ALL_BANNED, "it banned the last token that was left"))
+        }
+    }
 }
 
 impl Chain for OpenChain {
@@ -226,14 +277,27 @@ impl Chain for OpenChain {
             stage.edits.clear();
         }
         let deadline = Deadline::after(self.limit);
-        for stage in &mut self.processors {
+        for index in 0..self.processors.len() {
+            let stage = &mut self.processors[index];
             if stage.kind != Kind::TokenProcessor {
                 break;
             }
-            match stage.plan(deadline)? {
+            let started = Instant::now();
+            let decision = stage.plan(deadline)?;
+            self.report.called(index, started.elapsed());
+            let stage = &self.processors[index];
+            match decision {
                 None => {}
-                Some(Decision::Force(tokens)) => return Ok(Plan::Force(tokens)),
-                Some(Decision::Stop) => return Ok(Plan::Stop),
+                Some(Decision::Force(tokens)) => {
+                    self.explain_decision(stage, || Did::Forced {
+                        tokens: tokens.clone(),
+                    });
+                    return Ok(Plan::Force(tokens));
+                }
+                Some(Decision::Stop) => {
+                    self.explain_decision(stage, || Did::Stopped);
+                    return Ok(Plan::Stop);
+                }
             }
         }
         Ok(Plan::Sample)
@@ -242,24 +306,33 @@ impl Chain for OpenChain {
     fn finish(&mut self, row: &mut [f32]) -> Result<TokenId, Fault> {
         self.check_row(row)?;
         let deadline = Deadline::after(self.limit);
-        for i in 0..self.processors.len() {
-            let chance = self.chance(self.processors[i].lane);
-            let stage = &mut self.processors[i];
-            let new_row = match stage.kind {
-                Kind::LogitsProcessor => stage.process(row, chance, deadline)?,
-                _ => None,
-            };
-            match new_row {
-                Some(new_row) => stage.replace(row, &new_row)?,
-                None => stage.apply_edits(row, &mut self.bits)?,
-            }
-            // Ends at the first token that is left: nearly always at once.
-            if !row.iter().any(|&logit| logit > f32::NEG_INFINITY) {
-                return Err(stage.fault(kind::ALL_BANNED, "it banned the last token that was left"));
+        let explains = self.report.explains();
+        let mut effects = Vec::new();
+        for index in 0..self.processors.len() {
+            let before = explains.then(|| row.to_vec());
+            self.process(index, row, deadline)?;
+            if let Some(before) = before {
+                let change = Change::between(&before, row);
+                effects.push(self.processors[index].effect(Did::Changed(change)));
             }
         }
         let chance = self.chance(self.sampler.lane);
+        let started = Instant::now();
         let token = self.sampler.sample(row, chance, deadline)?;
-        self.sampler.check_token(row, token)
+        self.report.called(self.processors.len(), started.elapsed());
+        let token = self.sampler.check_token(row, token)?;
+        if explains {
+            let choice_changed = row::argmax(row) != Some(token);
+            let choice = Choice {
+                token,
+                choice_changed,
+            };
+            effects.push(self.sampler.effect(Did::Chose(choice)));
+            self.report.explain(Explanation {
+                position: self.position,
+                stages: effects,
+            });
+        }
+        Ok(token)
     }
 }

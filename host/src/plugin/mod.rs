@@ -30,9 +30,9 @@ mod instance;
 mod loaded;
 mod memory;
 mod open;
-
 mod random;
 mod registry;
+mod report;
 mod runtime;
 mod schema;
 mod snapshot;
@@ -41,11 +41,13 @@ mod upload;
 mod vocabulary;
 mod vocabulary_file;
 
+pub use chain::OpenChain;
 pub use child::{CompileTask, compile_child};
 pub use compile::Compiler;
 pub use loaded::{Kind, ParamsError, Plugin};
-pub use open::{ChainError, OpenError, SequenceInfo, StageRef, check_chain};
+pub use open::{ChainError, Choices, OpenError, SequenceInfo, StageRef, check_chain};
 pub use registry::{Registry, RemoveError, Uploaded};
+pub use report::{Change, Choice, Did, Effect, Explanation, Moved, Report, StageReport};
 pub use runtime::{Limits, Runtime, RuntimeError, STACK_BYTES};
 pub use upload::{UploadCode, UploadError};
 pub use vocabulary::{Encode, Vocabulary, VocabularyError};

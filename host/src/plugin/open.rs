@@ -12,9 +12,10 @@ use super::fault::{fault, kind};
 use super::instance::{Instance, InstanceError, shorten};
 use super::loaded::{Kind, Plugin};
 use super::random::lane;
+use super::report::Report;
 use super::runtime::{InstancePermit, MAX_OPENING, Runtime};
 use super::vocabulary::Vocabulary;
-use crate::engine::{Chain, Fault, TokenId};
+use crate::engine::{Fault, TokenId};
 
 /// One stage of a request's chain.
 #[derive(Clone, Debug)]
@@ -34,6 +35,16 @@ pub struct SequenceInfo {
     pub max_tokens: u32,
     /// Every id that ends the sequence: the model's and the request's.
     pub end_ids: Vec<TokenId>,
+}
+
+/// How the choices of a request are opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choices {
+    /// How many; each has its own state and chance.
+    pub n: u32,
+    pub seed: i64,
+    /// Whether their reports explain every position.
+    pub explain: bool,
 }
 
 /// Stages that do not make a chain.
@@ -127,10 +138,9 @@ struct Opening<'a> {
 }
 
 impl Runtime {
-    /// Opens a chain for each of `n_choices` choices of a request: one
-    /// instance for each stage, one sequence in it for each choice. Runs guest
-    /// code: call it on a thread with [`STACK_BYTES`](super::STACK_BYTES) of
-    /// stack.
+    /// Opens a chain for each choice of a request: one instance for each
+    /// stage, one sequence in it for each choice. Runs guest code: call it on
+    /// a thread with [`STACK_BYTES`](super::STACK_BYTES) of stack.
     ///
     /// # Errors
     /// When the stages make no chain, a plugin refuses its parameters or
@@ -140,9 +150,8 @@ impl Runtime {
         vocabulary: &Arc<Vocabulary>,
         stages: &[StageRef],
         info: &SequenceInfo,
-        seed: i64,
-        n_choices: u32,
-    ) -> Result<Vec<Box<dyn Chain>>, OpenError> {
+        choices: Choices,
+    ) -> Result<Vec<OpenChain>, OpenError> {
         check_chain(stages)?;
         let permits = self
             .reserve(stages.len() as u32)
@@ -171,26 +180,32 @@ impl Runtime {
             },
             total: Deadline::after(self.limits().prepare + self.limits().open),
         };
-        let mut chains: Vec<Vec<Stage>> = (0..n_choices).map(|_| Vec::new()).collect();
-        for ((stage, name), permit) in stages.iter().zip(names(stages)).zip(permits) {
+        let mut chains: Vec<Vec<Stage>> = (0..choices.n).map(|_| Vec::new()).collect();
+        let names = names(stages);
+        for ((stage, name), permit) in stages.iter().zip(&names).zip(permits) {
             opening.info.params = Value::Object(stage.params.clone()).to_string();
-            self.open_stage(stage, &name, permit, &opening, &mut chains)?;
+            self.open_stage(stage, name, permit, &opening, &mut chains)?;
         }
+        let report = || {
+            let plugins = stages.iter().map(|stage| Arc::clone(&stage.plugin));
+            Report::new(names.iter().cloned().zip(plugins), choices.explain)
+        };
         let n_words = (vocabulary.info().vocabulary_size as usize).div_ceil(32);
         Ok((0..)
             .zip(chains)
             .filter_map(|(choice, mut stages)| {
                 let sampler = stages.pop()?;
-                Some(Box::new(OpenChain {
+                Some(OpenChain {
                     vocabulary: Arc::clone(vocabulary),
                     processors: stages,
                     sampler,
                     limit: self.limits().call,
-                    seed,
+                    seed: choices.seed,
                     choice,
                     position: 0,
                     bits: vec![0; n_words],
-                }) as Box<dyn Chain>)
+                    report: Arc::new(report()),
+                })
             })
             .collect())
     }

@@ -1,8 +1,7 @@
-//! `l −= frequency · count`, over generated tokens.
+//! `l −= frequency · count`, over the history: generated tokens, or the prompt
+//! too. As in OpenAI's API reference.
 
-use sluice_plugin::TokenId;
-
-use crate::window::Window;
+use sluice_plugin::{TokenId, window::Window};
 
 #[derive(Debug)]
 pub(crate) struct Frequency {
@@ -11,7 +10,7 @@ pub(crate) struct Frequency {
 }
 
 impl Frequency {
-    /// Over the last `size` generated tokens; 0: over all.
+    /// Over the last `size` tokens accepted; 0: over all.
     pub(crate) fn new(penalty: f32, size: u32) -> Self {
         Self {
             penalty,
@@ -23,13 +22,13 @@ impl Frequency {
         self.window.push(id);
     }
 
-    /// What to add to which logit.
+    /// What to add to which logit: finite, whatever the penalty.
     pub(crate) fn additions(&self) -> (&[TokenId], Vec<f32>) {
         let values = self
             .window
             .counts()
             .iter()
-            .map(|&count| -self.penalty * count as f32);
+            .map(|&count| (-self.penalty * count as f32).clamp(f32::MIN, f32::MAX));
         (self.window.ids(), values.collect())
     }
 }

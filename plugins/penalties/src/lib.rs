@@ -1,13 +1,11 @@
 //! `penalties`: repetition first, then frequency and presence. They do not
-//! commute. Formulas: repetition as in CTRL (Keskar et al. 2019, section 4.1)
-//! and Hugging Face transformers, the others as in OpenAI's API reference.
+//! commute.
 
 #![cfg_attr(test, allow(clippy::float_cmp, reason = "worked values are exact"))]
 
 mod frequency;
 mod presence;
 mod repetition;
-mod window;
 
 use serde::Deserialize;
 use sluice_plugin::{
@@ -25,6 +23,16 @@ struct Params {
     presence_context_size: u32,
     frequency_penalty: f32,
     frequency_context_size: u32,
+    history: History,
+}
+
+/// What presence and frequency count. Repetition counts all.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+enum History {
+    #[default]
+    Generated,
+    All,
 }
 
 /// The penalties that are on; a neutral one costs nothing.
@@ -38,7 +46,7 @@ struct Penalties {
 impl Penalties {
     #[allow(clippy::float_cmp, reason = "1 is neutral, nothing near it")]
     fn new(params: &Params, prompt: &[TokenId]) -> Self {
-        Self {
+        let mut penalties = Self {
             repetition: params
                 .repetition_penalty
                 .filter(|&divisor| divisor != 1.0)
@@ -49,6 +57,22 @@ impl Penalties {
             presence: Some(params.presence_penalty)
                 .filter(|&penalty| penalty != 0.0)
                 .map(|penalty| Presence::new(penalty, params.presence_context_size)),
+        };
+        if params.history == History::All {
+            for &id in prompt {
+                penalties.count(id);
+            }
+        }
+        penalties
+    }
+
+    /// Adds a token to the history of presence and frequency.
+    fn count(&mut self, id: TokenId) {
+        if let Some(frequency) = &mut self.frequency {
+            frequency.accept(id);
+        }
+        if let Some(presence) = &mut self.presence {
+            presence.accept(id);
         }
     }
 
@@ -57,12 +81,7 @@ impl Penalties {
             if let Some(repetition) = &mut self.repetition {
                 repetition.accept(id);
             }
-            if let Some(frequency) = &mut self.frequency {
-                frequency.accept(id);
-            }
-            if let Some(presence) = &mut self.presence {
-                presence.accept(id);
-            }
+            self.count(id);
         }
     }
 }

@@ -1,8 +1,7 @@
-//! `l −= presence`, once for each distinct generated token.
+//! `l −= presence`, once for each distinct token of the history: generated
+//! tokens, or the prompt too. As in OpenAI's API reference.
 
-use sluice_plugin::TokenId;
-
-use crate::window::Window;
+use sluice_plugin::{TokenId, window::Window};
 
 #[derive(Debug)]
 pub(crate) struct Presence {
@@ -11,7 +10,7 @@ pub(crate) struct Presence {
 }
 
 impl Presence {
-    /// Over the last `size` generated tokens; 0: over all.
+    /// Over the last `size` tokens accepted; 0: over all.
     pub(crate) fn new(penalty: f32, size: u32) -> Self {
         Self {
             penalty,

@@ -1,9 +1,9 @@
 //! `l > 0: l / r`, any other `l · r`, once for each distinct token of prompt
-//! and generated text. 1 is neutral.
+//! and generated text. 1 is neutral. Keskar et al. 2019, section 4.1,
+//! <https://arxiv.org/abs/1909.05858>; negative logits as in Hugging Face
+//! transformers.
 
-use sluice_plugin::TokenId;
-
-use crate::window::Window;
+use sluice_plugin::{TokenId, window::Window};
 
 #[derive(Debug)]
 pub(crate) struct Repetition {

@@ -1,3 +1,4 @@
+use proptest::prelude::*;
 use serde_json::{Value, json};
 use sluice_plugin::TokenId;
 
@@ -166,4 +167,74 @@ fn greedy_run_vectors() {
         checked += 1;
     }
     assert_eq!(checked, 3);
+}
+
+/// Report C001 and the dialect vectors X54 and X57: the prompt counts for
+/// presence and frequency if and only if the history is all.
+#[test]
+fn the_prompt_counts_when_asked_for() {
+    let params = |history: &str| -> Params {
+        let fields = json!({"presence_penalty": 1, "frequency_penalty": 0.5, "history": history});
+        serde_json::from_value(fields).unwrap_or_default()
+    };
+    let row = [1.0, 2.0, 3.0, 4.0];
+    let prompt = [2, 2, 3];
+    let generated = Penalties::new(&params("generated"), &prompt);
+    assert_eq!(changed(&generated, &row), row);
+    let all = Penalties::new(&params("all"), &prompt);
+    assert_eq!(changed(&all, &row), [1.0, 2.0, 1.0, 2.5]);
+}
+
+#[test]
+fn a_window_over_all_slides_out_of_the_prompt() {
+    let fields = json!({
+        "history": "all",
+        "presence_penalty": 1, "presence_context_size": 2,
+        "frequency_penalty": 0.5, "frequency_context_size": 3,
+    });
+    let params = serde_json::from_value(fields).unwrap_or_default();
+    let mut penalties = Penalties::new(&params, &[0, 1]);
+    penalties.accept(&[1, 2]);
+    assert_eq!(changed(&penalties, &[4.0; 4]), [4.0, 2.0, 2.5, 4.0]);
+}
+
+#[test]
+fn no_penalty_adds_an_infinity() {
+    let params = Params {
+        frequency_penalty: f32::MIN,
+        presence_penalty: f32::MAX,
+        ..Params::default()
+    };
+    let mut penalties = Penalties::new(&params, &[]);
+    penalties.accept(&[0, 0, 0]);
+    let added = penalties.frequency.as_ref().map(|each| each.additions().1);
+    assert_eq!(added, Some(vec![f32::MAX]));
+    let added = penalties.presence.as_ref().map(|each| each.additions().1);
+    assert_eq!(added, Some(vec![f32::MIN]));
+}
+
+proptest! {
+    #[test]
+    fn it_does_not_matter_how_tokens_were_split_over_calls(
+        prompt in prop::collection::vec(0..6_u32, 0..8),
+        calls in prop::collection::vec(prop::collection::vec(0..6_u32, 0..5), 0..6),
+        sizes in (0..5_u32, 0..5_u32, 0..5_u32),
+        history in prop_oneof![Just("generated"), Just("all")],
+    ) {
+        let fields = json!({
+            "repetition_penalty": 1.5, "repetition_context_size": sizes.0,
+            "presence_penalty": 0.25, "presence_context_size": sizes.1,
+            "frequency_penalty": 0.5, "frequency_context_size": sizes.2,
+            "history": history,
+        });
+        let params: Params = serde_json::from_value(fields).unwrap_or_default();
+        let mut replayed = Penalties::new(&params, &prompt);
+        replayed.accept(&calls.concat());
+        let mut stepped = Penalties::new(&params, &prompt);
+        for call in &calls {
+            stepped.accept(call);
+        }
+        let row = [3.0, -2.0, 0.5, 0.0, f32::NEG_INFINITY, 9.0];
+        prop_assert_eq!(changed(&replayed, &row), changed(&stepped, &row));
+    }
 }

@@ -1,24 +1,20 @@
 //! No n tokens in a row occur twice. As in Hugging Face transformers'
 //! `NoRepeatNGramLogitsProcessor`.
 
-use sluice_plugin::TokenId;
+use sluice_plugin::{TokenId, matches::suffix_matches};
 
 /// The tokens that would complete a run of `size` tokens, at least one, that
-/// `tokens` already has.
+/// `tokens` already has. Linear time.
 pub(crate) fn banned(tokens: &[TokenId], size: usize) -> Vec<TokenId> {
-    let Some(start) = (tokens.len() + 1).checked_sub(size) else {
-        return Vec::new();
-    };
-    let tail = &tokens[start..];
-    let runs = tokens.windows(size).filter_map(|run| {
-        let (last, before) = run.split_last()?;
-        (before == tail).then_some(*last)
-    });
-    runs.collect()
+    let runs = tokens.iter().zip(suffix_matches(tokens));
+    let completing = runs.filter(|&(_, before)| before >= size - 1);
+    completing.map(|(&id, _)| id).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::banned;
 
     #[test]
@@ -39,6 +35,21 @@ mod tests {
     fn runs_may_overlap() {
         assert_eq!(banned(&[5, 5], 2), [5]);
         assert_eq!(banned(&[5, 5, 5], 3), [5]);
+    }
+
+    proptest! {
+        /// The definition, window by window.
+        #[test]
+        fn agrees_with_the_definition(
+            tokens in prop::collection::vec(0..3_u32, 0..30),
+            size in 1..6_usize,
+        ) {
+            let tail = tokens.len().checked_sub(size - 1).map(|start| &tokens[start..]);
+            let runs = tokens.windows(size);
+            let completing = runs.filter(|run| Some(&run[..size - 1]) == tail);
+            let expected: Vec<_> = completing.map(|run| run[size - 1]).collect();
+            prop_assert_eq!(banned(&tokens, size), expected);
+        }
     }
 
     #[test]

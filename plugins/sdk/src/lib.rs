@@ -54,6 +54,11 @@
 //! are tested by `cargo test` on any machine. The functions that reach the host
 //! ([`edits`], [`control`], [`logits`], [`random`], [`vocabulary`], [`log`])
 //! exist only inside a component and panic elsewhere.
+//!
+//! What the shipped plugins are made of is here too: passes over a row
+//! ([`row`]), the best tokens read as far as needed ([`ranking`]), the stages
+//! of a sampler ([`sampling`]), counts in a window ([`window`]), and where a
+//! text's end stood before ([`matches`](mod@matches)).
 
 #![cfg_attr(test, allow(clippy::float_cmp, reason = "worked values are exact"))]
 
@@ -61,9 +66,13 @@
 pub mod bindings;
 #[doc(hidden)]
 pub mod glue;
+pub mod matches;
 mod plugin;
 pub mod random;
+pub mod ranking;
 pub mod row;
+pub mod sampling;
+pub mod window;
 
 pub use bindings::host::sluice::sampling::{
     control, edits, log, logits,

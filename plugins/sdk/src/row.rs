@@ -50,9 +50,148 @@ pub fn each(row: &mut [f32], change: impl Fn(f32) -> f32) {
     }
 }
 
+/// How many tokens are not banned.
+pub fn count(row: &[f32]) -> usize {
+    let (blocks, rest) = row.as_chunks::<64>();
+    let mut counts = [0_u32; 16];
+    for block in blocks {
+        for part in block.as_chunks::<16>().0 {
+            for (count, &value) in counts.iter_mut().zip(part) {
+                *count += u32::from(value > f32::NEG_INFINITY);
+            }
+        }
+    }
+    let of_rest = rest.iter().filter(|&&value| value > f32::NEG_INFINITY);
+    counts.iter().sum::<u32>() as usize + of_rest.count()
+}
+
+/// e to the power of `x`, which is at most 0, to within 2⁻²² of the result;
+/// about 10⁻³⁸ for all below −87. Vectorises.
+#[inline]
+pub fn exp(x: f32) -> f32 {
+    /// Added to a small number, it leaves the nearest integer in the low bits.
+    const ROUND: f32 = 12_582_912.0;
+    /// ln 2 in two parts; the first has few bits, so that products are exact.
+    const LN_2: (f32, f32) = (0.693_359_4, -2.121_944_4e-4);
+    let x = if x > -87.0 { x } else { -87.0 };
+    let shifted = x * std::f32::consts::LOG2_E + ROUND;
+    let power = shifted - ROUND;
+    let rest = (x - power * LN_2.0) - power * LN_2.1;
+    // Taylor's series as far as 2⁻²⁴ needs for |rest| ≤ ln 2 / 2.
+    let mut sum = 1.0 / 5040.0;
+    for coefficient in [
+        1.0 / 720.0,
+        1.0 / 120.0,
+        1.0 / 24.0,
+        1.0 / 6.0,
+        0.5,
+        1.0,
+        1.0,
+    ] {
+        sum = sum * rest + coefficient;
+    }
+    let scale = f32::from_bits((shifted.to_bits() << 23).wrapping_add(1.0_f32.to_bits()));
+    sum * scale
+}
+
+/// What [`exp_sums`] adds up, each in f64.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ExpSums {
+    /// Σ e^x
+    pub mass: f64,
+    /// Σ x·e^x
+    pub weighted: f64,
+}
+
+impl ExpSums {
+    /// Entropy in nats of the distribution proportional to e^x:
+    /// H = ln Σ e^x − Σ x·e^x ÷ Σ e^x, where 0·ln 0 is 0.
+    pub fn entropy(self) -> f64 {
+        self.mass.ln() - self.weighted / self.mass
+    }
+}
+
+/// Sums over x = `level(value)`, which vectorises and is at most 0: usually
+/// the distance to the largest value. Levels below −87 count as −87: nothing.
+pub fn exp_sums(row: &[f32], level: impl Fn(f32) -> f32) -> ExpSums {
+    let level = |value| {
+        let x = level(value);
+        if x > -87.0 { x } else { -87.0 }
+    };
+    let (blocks, rest) = row.as_chunks::<64>();
+    let mut masses = [0_f64; 8];
+    let mut weighted = [0_f64; 8];
+    for block in blocks {
+        let levels = block.map(level);
+        let powers = levels.map(exp);
+        let products: [f32; 64] = std::array::from_fn(|i| levels[i] * powers[i]);
+        for i in 0..64 {
+            masses[i % 8] += f64::from(powers[i]);
+            weighted[i % 8] += f64::from(products[i]);
+        }
+    }
+    for &value in rest {
+        let x = level(value);
+        masses[0] += f64::from(exp(x));
+        weighted[0] += f64::from(x * exp(x));
+    }
+    ExpSums {
+        mass: masses.iter().sum(),
+        weighted: weighted.iter().sum(),
+    }
+}
+
+/// What [`moments`] adds up, each in f64.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Moments {
+    pub count: f64,
+    /// Σ x
+    pub sum: f64,
+    /// Σ x²
+    pub squares: f64,
+}
+
+impl Moments {
+    /// Standard deviation of the population.
+    pub fn deviation(self) -> f64 {
+        let mean = self.sum / self.count;
+        (self.squares / self.count - mean * mean).max(0.0).sqrt()
+    }
+}
+
+/// Sums over x = `level(value)`, which vectorises; banned tokens, and those
+/// whose level is negative infinity, are left out. Let levels be distances to
+/// a value of the row: squares of large numbers cancel badly.
+pub fn moments(row: &[f32], level: impl Fn(f32) -> f64) -> Moments {
+    let (blocks, rest) = row.as_chunks::<64>();
+    let mut sums = [[0_f64; 8]; 3];
+    let mut add = |lane: usize, value: f32| {
+        let x = level(value);
+        let counts = value > f32::NEG_INFINITY && x > f64::NEG_INFINITY;
+        let x = if counts { x } else { 0.0 };
+        sums[0][lane] += if counts { 1.0 } else { 0.0 };
+        sums[1][lane] += x;
+        sums[2][lane] += x * x;
+    };
+    for block in blocks {
+        for (i, &value) in block.iter().enumerate() {
+            add(i % 8, value);
+        }
+    }
+    for &value in rest {
+        add(0, value);
+    }
+    let [count, sum, squares] = sums.map(|lanes| lanes.iter().sum());
+    Moments {
+        count,
+        sum,
+        squares,
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{ban_below, max, multiply};
+    use super::{ban_below, count, exp, exp_sums, max, moments, multiply};
 
     /// 1, 2, … as far as a row reaches past two blocks.
     fn counted(n: u16) -> Vec<f32> {
@@ -89,5 +228,59 @@ mod tests {
         ban_below(&mut row, 65.0);
         assert_eq!(row[63], f32::NEG_INFINITY);
         assert_eq!(row[64..], [65.0, 66.0]);
+    }
+
+    #[test]
+    fn count_leaves_banned_tokens_out() {
+        assert_eq!(count(&[]), 0);
+        let mut row = counted(130);
+        assert_eq!(count(&row), 130);
+        for banned in [0, 63, 64, 129] {
+            row[banned] = f32::NEG_INFINITY;
+        }
+        assert_eq!(count(&row), 126);
+    }
+
+    #[test]
+    fn exp_is_exact_to_single_precision() {
+        assert_eq!(exp(0.0), 1.0);
+        for i in 0..43_500_u16 {
+            let x = -f32::from(i) / 500.0;
+            let exact = f64::from(x).exp();
+            let error = (f64::from(exp(x)) - exact).abs() / exact;
+            assert!(error < 2.4e-7, "{x}: {error:e}");
+        }
+        for x in [-88.0, -1e30, f32::NEG_INFINITY] {
+            assert!(exp(x) < 1e-37, "{x}");
+        }
+    }
+
+    #[test]
+    fn entropy_of_known_distributions() {
+        // 200 equal tokens, then ½, ¼, ¼ beside banned ones.
+        let equal = exp_sums(&[0.0; 200], |l| l);
+        assert_eq!((equal.mass, equal.weighted), (200.0, 0.0));
+        let mut row = vec![f32::NEG_INFINITY; 100];
+        for (at, p) in [(3, 0.5_f32), (64, 0.25), (99, 0.25)] {
+            row[at] = p.ln();
+        }
+        let sums = exp_sums(&row, |l| l);
+        assert!((sums.mass - 1.0).abs() < 1e-6);
+        assert!((sums.entropy() - 1.5 * std::f64::consts::LN_2).abs() < 1e-6);
+    }
+
+    #[test]
+    fn deviation_of_the_population_without_banned_tokens() {
+        // Public report C034: 10, 9, 1, 0 have mean 5 and deviation √20.5.
+        let mut row = vec![f32::NEG_INFINITY; 70];
+        for (at, l) in [(0, 10.0), (1, 9.0), (65, 1.0), (69, 0.0)] {
+            row[at] = l;
+        }
+        let moments = moments(&row, |l| f64::from(l) - 10.0);
+        assert_eq!(
+            (moments.count, moments.sum, moments.squares),
+            (4.0, -20.0, 182.0)
+        );
+        assert!((moments.deviation() - 20.5_f64.sqrt()).abs() < 1e-12);
     }
 }

@@ -2,7 +2,7 @@
 
 /// How many tokens are kept: the larger of `k` and `min_keep`; none when `k`
 /// is 0 or −1, or no smaller than the vocabulary: all.
-pub(crate) fn limit(k: i64, min_keep: usize, vocabulary_size: usize) -> Option<usize> {
+pub(super) fn limit(k: i64, min_keep: usize, vocabulary_size: usize) -> Option<usize> {
     let k = usize::try_from(k).ok().filter(|&k| k > 0)?;
     Some(k.max(min_keep)).filter(|&limit| limit < vocabulary_size)
 }

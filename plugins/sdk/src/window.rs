@@ -5,12 +5,22 @@ use std::{
     hash::{BuildHasherDefault, Hasher},
 };
 
-use sluice_plugin::TokenId;
+use crate::TokenId;
 
 /// Counts of the tokens in a sliding window. A token costs the same however
 /// many came before it.
+///
+/// ```
+/// use sluice_plugin::window::Window;
+///
+/// let mut window = Window::new(3);
+/// for id in [7, 5, 7, 7] {
+///     window.push(id);
+/// }
+/// assert_eq!((window.ids(), window.counts()), (&[7, 5][..], &[2, 1][..]));
+/// ```
 #[derive(Debug, Default)]
-pub(crate) struct Window {
+pub struct Window {
     /// The tokens in the window, oldest first; unused without a size.
     recent: VecDeque<TokenId>,
     size: Option<usize>,
@@ -21,14 +31,15 @@ pub(crate) struct Window {
 
 impl Window {
     /// A window of the last `size` tokens; 0: of all.
-    pub(crate) fn new(size: u32) -> Self {
+    pub fn new(size: u32) -> Self {
         Self {
             size: (size > 0).then_some(size as usize),
             ..Self::default()
         }
     }
 
-    pub(crate) fn push(&mut self, id: TokenId) {
+    /// Adds the newest token; the oldest leaves a full window.
+    pub fn push(&mut self, id: TokenId) {
         let slot = *self.slots.entry(id).or_insert_with(|| {
             self.ids.push(id);
             self.counts.push(0);
@@ -60,13 +71,13 @@ impl Window {
         }
     }
 
-    /// The distinct tokens.
-    pub(crate) fn ids(&self) -> &[TokenId] {
+    /// The distinct tokens, in no particular order.
+    pub fn ids(&self) -> &[TokenId] {
         &self.ids
     }
 
     /// How often each of [`ids`](Self::ids) occurs.
-    pub(crate) fn counts(&self) -> &[u32] {
+    pub fn counts(&self) -> &[u32] {
         &self.counts
     }
 }
