@@ -43,24 +43,21 @@ const MAX_NAME_BYTES: usize = 64;
 const MAX_SUMMARY_BYTES: usize = 500;
 
 /// What a child process is to do.
-#[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
+#[derive(Clone, Debug)]
 pub struct CompileTask {
-    /// Where the code goes
+    /// Where the code goes.
     pub output: PathBuf,
-    /// The vocabulary of the loaded model, in a file that the server wrote
-    #[arg(long)]
+    /// The vocabulary of the loaded model, in a file that the server wrote.
     pub vocabulary: Option<PathBuf>,
-    /// Compile it with the memory that `prepare` leaves; the description is
-    /// known then
-    #[arg(long, requires = "vocabulary")]
+    /// Whether the code's memory is to be what `prepare` leaves; the
+    /// description is known then.
     pub snapshot: bool,
-    /// The server waits for it at its start
-    #[arg(long)]
+    /// Whether it came with the server, which waits for it at its start.
     pub shipped: bool,
 }
 
 impl CompileTask {
-    /// The arguments that say so.
+    /// The command line that says so.
     pub(super) fn arguments(&self) -> Vec<OsString> {
         let mut arguments = vec![self.output.clone().into_os_string()];
         if let Some(path) = &self.vocabulary {
