@@ -44,6 +44,9 @@ pub enum Command {
         /// Compile what the plugin's `prepare` leaves.
         #[arg(long, requires = "vocabulary")]
         snapshot: bool,
+        /// The server waits for it at its start.
+        #[arg(long)]
+        shipped: bool,
     },
 }
 
@@ -257,13 +260,14 @@ mod tests {
             output,
             vocabulary,
             snapshot,
+            shipped,
         } = parse(&arguments).unwrap()
         else {
             panic!("another command");
         };
         assert_eq!(output, PathBuf::from("out.bin"));
         assert_eq!(vocabulary, Some(PathBuf::from("v")));
-        assert!(snapshot);
+        assert!(snapshot && !shipped);
         assert!(parse(&["plugin-compile", "out.bin", "--snapshot"]).is_err());
     }
 }

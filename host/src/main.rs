@@ -12,11 +12,13 @@ fn main() -> ExitCode {
             output,
             vocabulary,
             snapshot,
+            shipped,
         } => {
             return plugin::compile_child(&plugin::CompileTask {
                 output,
                 vocabulary,
                 snapshot,
+                shipped,
             });
         }
         Command::Serve(config) => {

@@ -1,6 +1,7 @@
 //! The process that turns a stranger's bytes into code and a description. It
 //! may crash, hang or run out of memory: the server only sees it fail.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -51,6 +52,25 @@ pub struct CompileTask {
     /// Whether the code's memory is to be what `prepare` leaves; the
     /// description is known then.
     pub snapshot: bool,
+    /// Whether it came with the server, which waits for it at its start.
+    pub shipped: bool,
+}
+
+impl CompileTask {
+    /// The command line that says so.
+    pub(super) fn arguments(&self) -> Vec<OsString> {
+        let mut arguments = vec![self.output.clone().into_os_string()];
+        if let Some(path) = &self.vocabulary {
+            arguments.extend(["--vocabulary".into(), path.clone().into_os_string()]);
+        }
+        if self.snapshot {
+            arguments.push("--snapshot".into());
+        }
+        if self.shipped {
+            arguments.push("--shipped".into());
+        }
+        arguments
+    }
 }
 
 /// What the child found, as it tells the server.
@@ -94,6 +114,9 @@ fn run<R>(
 where
     R: Serialize + Send + 'static,
 {
+    if !task.shipped {
+        let _ = rustix::process::nice(NICENESS);
+    }
     let limits = limit_process(if task.snapshot { 2 } else { 1 });
     let task = task.clone();
     let outcome = std::thread::Builder::new()
@@ -341,11 +364,10 @@ fn set_limit(resource: Resource, current: u64, maximum: u64) -> rustix::io::Resu
     rustix::process::setrlimit(resource, limit)
 }
 
-/// Limits processor time for a number of compilations, address space and
-/// priority. What a system does not have is left out: the parent's timeout
+/// Limits processor time for a number of compilations, and address space. What
+/// a system does not have is left out: the parent's timeout
 /// holds everywhere.
 fn limit_process(n_compilations: u64) -> Option<ProcessLimits> {
-    let _ = rustix::process::nice(NICENESS);
     let cpu_seconds = n_compilations * CPU_SECONDS;
     let _ = set_limit(Resource::Core, 0, 0);
     let _ = set_limit(

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use wasmtime::component::Component;
 
 use super::cache::{Cache, Compiled};
-use super::child::{COMPILE_BYTES, CPU_SECONDS, Outcome, SnapshotOutcome};
+use super::child::{COMPILE_BYTES, CPU_SECONDS, CompileTask, Outcome, SnapshotOutcome};
 use super::inspect;
 use super::instance::{Linked, shorten};
 use super::loaded::Plugin;
@@ -25,6 +25,9 @@ use super::vocabulary::Vocabulary;
 
 /// How long a child may take, processor time or not.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// How long for a plugin that came with the server, which cannot start without
+/// it: the machine may be busy with other things.
+const SHIPPED_TIMEOUT: Duration = Duration::from_secs(300);
 /// How often a child is looked at.
 const POLL: Duration = Duration::from_millis(5);
 /// The most output that is read from a child: a description is far smaller.
@@ -109,7 +112,7 @@ impl Compiler {
             return Ok(plugin);
         }
         let work = self.cache.work_file();
-        let made = self.make(bytes, &work);
+        let made = self.make(bytes, &work, builtin);
         let plugin = made.and_then(|mut compiled| {
             let kept = compiled
                 .report
@@ -127,15 +130,22 @@ impl Compiler {
 
     /// Has an upload compiled into the file `work`, and again with what
     /// `prepare` leaves if that reads the vocabulary.
-    fn make(&self, bytes: &[u8], work: &Path) -> Result<Compiled, UploadError> {
-        let mut report = self.run_child::<Outcome>(bytes, work, false)??;
+    fn make(&self, bytes: &[u8], work: &Path, shipped: bool) -> Result<Compiled, UploadError> {
+        let mut task = CompileTask {
+            output: work.to_owned(),
+            vocabulary: self.vocabulary.as_ref().map(|file| file.path.clone()),
+            snapshot: false,
+            shipped,
+        };
+        let mut report = self.run_child::<Outcome>(bytes, &task)??;
         let mut prepared_for = None;
         if let (true, Some(vocabulary)) = (report.prepares, &self.vocabulary) {
-            let snapshot = self.cache.work_file();
-            let taken = self.run_child::<SnapshotOutcome>(bytes, &snapshot, true);
+            task.output = self.cache.work_file();
+            task.snapshot = true;
+            let taken = self.run_child::<SnapshotOutcome>(bytes, &task);
             match taken.flatten() {
                 Ok(true) => {
-                    fs::rename(&snapshot, work)
+                    fs::rename(&task.output, work)
                         .map_err(|error| internal(format!("the code cannot be moved: {error}")))?;
                     prepared_for = Some(vocabulary.digest.clone());
                 }
@@ -146,7 +156,7 @@ impl Compiler {
                     report.is_final = false;
                 }
             }
-            let _ = fs::remove_file(&snapshot);
+            let _ = fs::remove_file(&task.output);
         }
         Ok(Compiled {
             report,
@@ -159,18 +169,16 @@ impl Compiler {
     fn run_child<T: DeserializeOwned>(
         &self,
         bytes: &[u8],
-        code: &Path,
-        snapshot: bool,
+        task: &CompileTask,
     ) -> Result<T, UploadError> {
-        let mut command = Command::new(&self.executable);
-        command.arg("plugin-compile").arg(code);
-        if let Some(file) = &self.vocabulary {
-            command.arg("--vocabulary").arg(&file.path);
-        }
-        if snapshot {
-            command.arg("--snapshot");
-        }
-        let mut child = command
+        let timeout = if task.shipped {
+            SHIPPED_TIMEOUT
+        } else {
+            TIMEOUT
+        };
+        let mut child = Command::new(&self.executable)
+            .arg("plugin-compile")
+            .args(task.arguments())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -189,7 +197,7 @@ impl Compiler {
             scope.spawn(move || stdin.map(|mut stdin| stdin.write_all(bytes)));
             let output = scope.spawn(|| read_bounded(stdout));
             let errors = scope.spawn(|| read_bounded(stderr));
-            let status = wait(&mut child);
+            let status = wait(&mut child, timeout);
             (status, output.join(), errors.join())
         });
         let (Ok(output), Ok(errors)) = (output, errors) else {
@@ -201,7 +209,7 @@ impl Compiler {
             Ok(Some(status)) => Err(read_failure(status, &String::from_utf8_lossy(&errors))),
             Ok(None) => Err(UploadError::new(
                 UploadCode::CompileTimeout,
-                format!("the component took longer to compile than the limit of {TIMEOUT:?}"),
+                format!("the component took longer to compile than the limit of {timeout:?}"),
             )),
             Err(error) => Err(internal(format!("the compiler is lost: {error}"))),
         }
@@ -209,8 +217,8 @@ impl Compiler {
 }
 
 /// Waits for a child to end; `None` if it had to be killed at the timeout.
-fn wait(child: &mut Child) -> io::Result<Option<ExitStatus>> {
-    let end = Instant::now() + TIMEOUT;
+fn wait(child: &mut Child, timeout: Duration) -> io::Result<Option<ExitStatus>> {
+    let end = Instant::now() + timeout;
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));

@@ -87,10 +87,8 @@ impl Matcher {
             Err(_) if is_complete && self.parser.stop_reason() == StopReason::NoExtensionBias => {
                 self.tokens.factory().tok_env().tok_trie().alloc_token_set()
             }
-            Err(error) if self.parser.stop_reason() == StopReason::NoExtensionBias => {
-                return Err(format!(
-                    "no token continues the text as the grammar asks: {error}"
-                ));
+            Err(_) if self.parser.stop_reason() == StopReason::NoExtensionBias => {
+                return Err("no token continues the text as the grammar asks".to_owned());
             }
             Err(error) => return Err(format!("the grammar is too complex: {error}")),
         };
