@@ -44,8 +44,12 @@ pub struct Plugins {
 
 impl Plugins {
     pub fn new(components: &[Vec<u8>]) -> Self {
+        Self::with_limits(Limits::default(), components)
+    }
+
+    pub fn with_limits(limits: Limits, components: &[Vec<u8>]) -> Self {
         let cache = tempfile::tempdir().unwrap();
-        let runtime = Runtime::new(Limits::default()).unwrap();
+        let runtime = Runtime::new(limits).unwrap();
         let compiler =
             Compiler::new(env!("CARGO_BIN_EXE_sluice").into(), &cache.path().join("c")).unwrap();
         let registry = Registry::new(runtime.clone(), compiler);

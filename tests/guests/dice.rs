@@ -1,0 +1,61 @@
+//! A token processor that throws a die of `sides` at each position and allows
+//! only the tokens whose digit at `place`, in that base, is what it shows.
+
+use serde::Deserialize;
+use sluice_plugin::{
+    Description, OpenError, Plugin, SequenceInfo, TokenId, TokenProcessor, edits, export, random,
+    vocabulary,
+};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Params {
+    sides: u32,
+    place: u32,
+}
+
+struct Dice {
+    params: Params,
+    vocabulary_size: u32,
+}
+
+impl Plugin for Dice {
+    type Params = Params;
+
+    fn describe() -> Description {
+        test_guests::description(
+            "dice",
+            r#"{
+                "type": "object",
+                "properties": {
+                    "sides": { "type": "integer", "minimum": 1, "maximum": 100 },
+                    "place": { "type": "integer", "minimum": 0, "maximum": 3 }
+                },
+                "required": ["sides", "place"],
+                "additionalProperties": false
+            }"#,
+        )
+    }
+
+    fn open(params: Params, _: SequenceInfo) -> Result<Self, OpenError> {
+        Ok(Self {
+            params,
+            vocabulary_size: vocabulary::model().vocabulary_size,
+        })
+    }
+}
+
+impl TokenProcessor for Dice {
+    fn plan(&mut self, _accepted: &[TokenId]) -> Result<(), String> {
+        let Params { sides, place } = self.params;
+        let shown = (random::uniform(0) * f64::from(sides)) as u32;
+        let digit = |id: &TokenId| id / sides.pow(place) % sides;
+        let allowed: Vec<TokenId> = (0..self.vocabulary_size)
+            .filter(|id| digit(id) == shown)
+            .collect();
+        edits::allow(&allowed);
+        Ok(())
+    }
+}
+
+export!(TokenProcessor for Dice);
