@@ -278,7 +278,7 @@ impl Bench {
             .map(|(name, params)| {
                 let plugin = self.registry.get(name).ok_or(BenchError::NoPlugin(name))?;
                 let params = params.as_object().cloned().unwrap_or_default();
-                Ok(StageRef { plugin, params })
+                Ok(StageRef::new(plugin, params))
             })
             .collect::<Result<Vec<_>, BenchError>>()?;
         let info = SequenceInfo {

@@ -1,9 +1,9 @@
-//! A token processor that throws a die of `sides` at each position and allows
+//! A logits processor that throws a die of `sides` at each position and allows
 //! only the tokens whose digit at `place`, in that base, is what it shows.
 
 use serde::Deserialize;
 use sluice_plugin::{
-    Description, OpenError, Plugin, SequenceInfo, TokenId, TokenProcessor, edits, export, random,
+    Description, LogitsProcessor, OpenError, Plugin, SequenceInfo, TokenId, edits, export, random,
     vocabulary,
 };
 
@@ -45,8 +45,8 @@ impl Plugin for Dice {
     }
 }
 
-impl TokenProcessor for Dice {
-    fn plan(&mut self, _accepted: &[TokenId]) -> Result<(), String> {
+impl LogitsProcessor for Dice {
+    fn process(&mut self, _accepted: &[TokenId]) -> Result<Option<Vec<f32>>, String> {
         let Params { sides, place } = self.params;
         let shown = (random::uniform(0) * f64::from(sides)) as u32;
         let digit = |id: &TokenId| id / sides.pow(place) % sides;
@@ -54,8 +54,8 @@ impl TokenProcessor for Dice {
             .filter(|id| digit(id) == shown)
             .collect();
         edits::allow(&allowed);
-        Ok(())
+        Ok(None)
     }
 }
 
-export!(TokenProcessor for Dice);
+export!(LogitsProcessor for Dice);

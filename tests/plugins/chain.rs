@@ -247,7 +247,7 @@ fn a_full_pool_refuses_until_a_chain_is_dropped() {
         let registry = Registry::new(Arc::clone(&runtime), compiler());
         let plugin = registry.upload(&component("sampler")).unwrap().plugin;
         let params = Map::from_iter([("temperature".to_owned(), json!(0))]);
-        let stages = [StageRef { plugin, params }];
+        let stages = [StageRef::new(plugin, params)];
         let open = || runtime.open(&vocabulary(), &stages, &info(), ONE);
         let first = open().unwrap();
         let second = open().unwrap();

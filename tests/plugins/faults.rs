@@ -108,9 +108,9 @@ fn faults_in_prepare() {
         })
         .unwrap();
         let registry = Registry::new(Arc::clone(&runtime), compiler());
-        let stage_of = |name: &str, params: Map<String, Value>| StageRef {
-            plugin: registry.upload(&component(name)).unwrap().plugin,
-            params,
+        let stage_of = |name: &str, params: Map<String, Value>| {
+            let plugin = registry.upload(&component(name)).unwrap().plugin;
+            StageRef::new(plugin, params)
         };
         let sampler = stage_of("sampler", Map::new());
         for (name, kind) in [("spin-prepare", "deadline"), ("trap-prepare", "trap")] {
@@ -325,10 +325,7 @@ fn memory_comes_back_when_a_chain_is_dropped() {
         .unwrap();
         let registry = Registry::new(Arc::clone(&runtime), compiler());
         let plugin = registry.upload(&component("sampler")).unwrap().plugin;
-        let stages = [StageRef {
-            plugin,
-            params: Map::new(),
-        }];
+        let stages = [StageRef::new(plugin, Map::new())];
         let open = || runtime.open(&vocabulary(), &stages, &info(), ONE);
         for _ in 0..3 {
             let mut chains = Vec::new();

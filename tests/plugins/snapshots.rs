@@ -80,15 +80,15 @@ fn other_vocabulary() -> Arc<Vocabulary> {
 }
 
 fn open(
-    runtime: &Runtime,
+    runtime: &Arc<Runtime>,
     registry: &Registry,
     vocabulary: &Arc<Vocabulary>,
     name: &str,
     params: &Value,
 ) -> Result<Box<dyn Chain>, OpenError> {
-    let stage = |name: &str, params: &Map<String, Value>| StageRef {
-        plugin: registry.upload(&component(name)).unwrap().plugin,
-        params: params.clone(),
+    let stage = |name: &str, params: &Map<String, Value>| {
+        let plugin = registry.upload(&component(name)).unwrap().plugin;
+        StageRef::new(plugin, params.clone())
     };
     let greedy = json!({"temperature": 0});
     let stages = [
@@ -101,7 +101,7 @@ fn open(
 
 /// What a choice of words leaves at first, and after an `a`.
 fn masks(
-    runtime: &Runtime,
+    runtime: &Arc<Runtime>,
     registry: &Registry,
     vocabulary: &Arc<Vocabulary>,
 ) -> Result<[Vec<TokenId>; 2], OpenError> {

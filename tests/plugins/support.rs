@@ -90,7 +90,7 @@ pub(crate) fn stage(name: &str, params: Value) -> StageRef {
     let Value::Object(params) = params else {
         panic!("{params} is not an object");
     };
-    StageRef { plugin, params }
+    StageRef::new(plugin, params)
 }
 
 /// Opens a chain for each choice.

@@ -80,7 +80,7 @@ impl Plugins {
         let serde_json::Value::Object(params) = params else {
             return Err("params are not an object".into());
         };
-        Ok(StageRef { plugin, params })
+        Ok(StageRef::new(plugin, params))
     }
 
     pub fn open(

@@ -67,6 +67,7 @@ codes! {
     InternalError "internal_error" 500 "server_error" "A defect of the server.";
     Cancelled "cancelled" 503 "server_error" "The sequence was cancelled because its reader fell too far behind, or the engine ended.";
     Overloaded "overloaded" 503 "server_error" "Too many requests wait already; try again after the seconds in `retry-after`.";
+    PluginDisabled "plugin_disabled" 503 "server_error" "A plugin of the request's chain failed too often and is off until it is enabled again.";
     Stopped "stopped" 503 "server_error" "The server is shutting down, or its engine has stopped.";
 }
 

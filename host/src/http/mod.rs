@@ -100,6 +100,7 @@ pub fn router(service: Arc<Service>) -> Router {
             "/v1/plugins/{reference}",
             get(plugins::show).delete(plugins::remove),
         )
+        .route("/v1/plugins/{reference}/enable", post(plugins::enable))
         .route("/health", get(models::health))
         .route("/metrics", get(models::metrics))
         .fallback(no_route)

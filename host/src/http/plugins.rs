@@ -63,7 +63,9 @@ pub(super) async fn show(
         .registry
         .get(&reference)
         .ok_or_else(|| not_found(&reference))?;
-    Ok(Json(describe(&plugin)))
+    let mut shown = describe(&plugin);
+    shown["log"] = messages(&plugin);
+    Ok(Json(shown))
 }
 
 /// `DELETE`: hides what the reference names from new requests; running ones
@@ -86,6 +88,28 @@ pub(super) async fn remove(
     ))
 }
 
+/// `POST …/enable`: lets a plugin that failed too often be used again.
+pub(super) async fn enable(
+    State(service): State<Arc<Service>>,
+    path: PathParam,
+) -> Result<Json<Value>, ApiError> {
+    let reference = path_param(path)?;
+    let plugin = service
+        .registry
+        .get(&reference)
+        .ok_or_else(|| not_found(&reference))?;
+    plugin.enable();
+    Ok(Json(describe(&plugin)))
+}
+
+/// A plugin's last messages, for its author.
+fn messages(plugin: &Plugin) -> Value {
+    let shown = plugin.messages().into_iter().map(|(time, line)| {
+        json!({"time": unix_seconds(time), "level": line.level, "message": line.message})
+    });
+    shown.collect()
+}
+
 fn describe(plugin: &Plugin) -> Value {
     json!({
         "object": "plugin",
@@ -97,6 +121,8 @@ fn describe(plugin: &Plugin) -> Value {
         "builtin": plugin.builtin,
         "created": unix_seconds(plugin.uploaded_at),
         "size_bytes": plugin.size_bytes,
+        "faults": plugin.n_faults(),
+        "disabled": plugin.disabled(),
         "params_schema": plugin.params_schema,
     })
 }

@@ -9,7 +9,9 @@ use super::dialect::Dialect;
 use super::errors::{ApiError, Code, shown};
 use super::field_table::DefaultStage;
 use super::fields::{Fields, Given, as_integer, same};
-use crate::plugin::{Kind, OpenError, ParamsError, Plugin, Registry, StageRef, check_chain};
+use crate::plugin::{
+    Kind, OnFault, OpenError, ParamsError, Plugin, Registry, StageRef, check_chain,
+};
 
 /// Most stages of one request: each is an instance with memory of its own.
 const MAX_STAGES: usize = 32;
@@ -125,7 +127,10 @@ impl RequestChain {
                 (DefaultStage::Grammar, Some(constraint)) => {
                     let plugin = default.plugin(stage)?;
                     let params = constraint.params.clone();
-                    chain.push((StageRef { plugin, params }, Origin::Field(constraint.field)));
+                    chain.push((
+                        StageRef::new(plugin, params),
+                        Origin::Field(constraint.field),
+                    ));
                 }
                 (DefaultStage::Grammar, None) => {}
                 (DefaultStage::Dry, _) if !default.is_on("dry_multiplier") => {
@@ -210,6 +215,7 @@ impl RequestChain {
             OpenError::Chain(error) => ApiError::new(Code::InvalidChain, error.to_string()),
             OpenError::InvalidParams { stage, message } => self.invalid_params(&stage, &message),
             OpenError::Full { message } => ApiError::new(Code::Overloaded, message),
+            OpenError::Disabled { .. } => ApiError::new(Code::PluginDisabled, error.to_string()),
             OpenError::Fault(fault) => ApiError::new(Code::PluginError, fault.to_string()),
         }
     }
@@ -310,7 +316,7 @@ impl DefaultChain<'_> {
         for given in &given {
             params.insert(given.name.to_owned(), given.value.clone());
         }
-        (StageRef { plugin, params }, Origin::Default(stage, given))
+        (StageRef::new(plugin, params), Origin::Default(stage, given))
     }
 
     /// Checks the fields of a stage that they leave off.
@@ -502,6 +508,7 @@ fn read_entry(name: &str, entry: &Value, registry: &Registry) -> Result<StageRef
         .ok_or_else(|| ApiError::invalid(name, entry, "an object with a `plugin`"))?;
     let mut plugin = None;
     let mut params = Map::new();
+    let mut on_fault = OnFault::Fail;
     for (key, value) in object.iter().filter(|(_, value)| !value.is_null()) {
         let path = format!("{name}.{key}");
         match (key.as_str(), value) {
@@ -519,9 +526,9 @@ fn read_entry(name: &str, entry: &Value, registry: &Registry) -> Result<StageRef
             }
             ("params", other) => return Err(ApiError::invalid(&path, other, "an object")),
             ("on_fault", value) if value == "fail" => {}
+            ("on_fault", value) if value == "skip" => on_fault = OnFault::Skip,
             ("on_fault", value) => {
-                let message = format!("`{path}` is {}; only \"fail\" is supported", shown(value));
-                return Err(ApiError::of(Code::UnsupportedField, path, message));
+                return Err(ApiError::invalid(&path, value, "\"fail\" or \"skip\""));
             }
             _ => {
                 let message =
@@ -540,5 +547,17 @@ fn read_entry(name: &str, entry: &Value, registry: &Registry) -> Result<StageRef
         );
         ApiError::of(Code::PluginNotFound, &path, message)
     })?;
-    Ok(StageRef { plugin, params })
+    if on_fault == OnFault::Skip && plugin.kind != Kind::TokenProcessor {
+        let path = format!("{name}.on_fault");
+        let message = format!(
+            "`{path}` is \"skip\", but `{}` is a {}: only a token processor can be opened anew",
+            plugin.name, plugin.kind
+        );
+        return Err(ApiError::of(Code::InvalidValue, path, message));
+    }
+    Ok(StageRef {
+        plugin,
+        params,
+        on_fault,
+    })
 }

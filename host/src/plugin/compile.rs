@@ -18,6 +18,7 @@ use super::child::{COMPILE_BYTES, CPU_SECONDS, CompileTask, Outcome, SnapshotOut
 use super::inspect;
 use super::instance::{Linked, shorten};
 use super::loaded::Plugin;
+use super::record::Record;
 use super::runtime::Runtime;
 use super::schema::ParamsSchema;
 use super::upload::{UploadCode, UploadError};
@@ -323,6 +324,7 @@ fn load(
         linked,
         validator,
         prepared_for,
+        record: Record::default(),
     })
 }
 

@@ -18,6 +18,7 @@ use super::fault::{self, fault, kind};
 use super::loaded::Kind;
 use super::memory::MemoryLimiter;
 use super::random::Chance;
+use super::record::LogLine;
 use super::runtime::{InstancePermit, Limits, Runtime, host_call_bytes, ticks};
 use super::state::{Decision, HostState, Phase};
 use super::vocabulary::Vocabulary;
@@ -210,6 +211,11 @@ impl Instance {
                 Guest::Sampler(guest) => guest.sluice_sampling_plugin().call_prepare(store),
             },
         )
+    }
+
+    /// What the guest has said since the last time.
+    pub(super) fn take_log(&mut self) -> Vec<LogLine> {
+        self.store.data_mut().log.take()
     }
 
     /// Whether the guest has read the vocabulary.

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::fault::{fault, kind};
 use super::instance::Linked;
+use super::record::{LogLine, Record};
 use super::schema::ParamsSchema;
 use super::vocabulary::Vocabulary;
 use crate::engine::Fault;
@@ -68,6 +69,7 @@ pub struct Plugin {
     pub(super) validator: ParamsSchema,
     /// Digest of the vocabulary that its memory is prepared with, if it is.
     pub(super) prepared_for: Option<String>,
+    pub(super) record: Record,
 }
 
 /// The parameters of a stage do not fit the plugin's schema.
@@ -81,6 +83,26 @@ pub struct ParamsError {
 }
 
 impl Plugin {
+    /// The last messages that it wrote in any request, oldest first.
+    pub fn messages(&self) -> Vec<(SystemTime, LogLine)> {
+        self.record.messages()
+    }
+
+    /// How often it failed.
+    pub fn n_faults(&self) -> u64 {
+        self.record.n_faults()
+    }
+
+    /// Why it may not be used: it failed too often.
+    pub fn disabled(&self) -> Option<String> {
+        self.record.disabled()
+    }
+
+    /// Lets it be used again.
+    pub fn enable(&self) {
+        self.record.enable();
+    }
+
     /// Checks the parameters object of one stage against the plugin's schema.
     ///
     /// # Errors

@@ -2,16 +2,17 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use serde_json::{Map, Value};
+use wasmtime::component::ResourceAny;
 
 use super::bindings::types;
-use super::chain::{OpenChain, Stage};
+use super::chain::{ChainLimits, OpenChain, Stage};
 use super::deadline::Deadline;
 use super::fault::{fault, kind};
 use super::instance::{Instance, InstanceError, shorten};
 use super::loaded::{Kind, Plugin};
-use super::random::lane;
 use super::report::Report;
 use super::runtime::{InstancePermit, MAX_OPENING, Runtime};
 use super::vocabulary::Vocabulary;
@@ -24,6 +25,30 @@ pub struct StageRef {
     pub plugin: Arc<Plugin>,
     /// Its parameters, validated by [`Plugin::validate_params`].
     pub params: Map<String, Value>,
+    pub on_fault: OnFault,
+}
+
+impl StageRef {
+    /// A stage whose faults end the sequence.
+    pub fn new(plugin: Arc<Plugin>, params: Map<String, Value>) -> Self {
+        Self {
+            plugin,
+            params,
+            on_fault: OnFault::Fail,
+        }
+    }
+}
+
+/// What a stage's fault means for its sequence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnFault {
+    /// It ends.
+    #[default]
+    Fail,
+    /// The stage is left out at that position, and opened anew with all tokens
+    /// at the next; the fourth fault ends the sequence. Token processors only:
+    /// their state follows from the tokens.
+    Skip,
 }
 
 /// What every stage is told of a sequence when it opens.
@@ -86,6 +111,9 @@ pub enum OpenError {
     /// No room for more instances now.
     #[error("{message}")]
     Full { message: String },
+    /// The plugin failed too often of late.
+    #[error("the plugin of stage `{stage}` is disabled: {message}")]
+    Disabled { stage: String, message: String },
     #[error(transparent)]
     Fault(#[from] Fault),
 }
@@ -146,7 +174,7 @@ impl Runtime {
     /// When the stages make no chain, a plugin refuses its parameters or
     /// fails, or there is no room for more instances.
     pub fn open(
-        &self,
+        self: &Arc<Self>,
         vocabulary: &Arc<Vocabulary>,
         stages: &[StageRef],
         info: &SequenceInfo,
@@ -161,6 +189,12 @@ impl Runtime {
                     self.limits().max_instances
                 ),
             })?;
+        for stage in stages {
+            if let Some(message) = stage.plugin.disabled() {
+                let stage = stage.plugin.name.clone();
+                return Err(OpenError::Disabled { stage, message });
+            }
+        }
         // Strangers' guests take their turn: beside the decoder there is no
         // room for many that work for seconds.
         let _turn = if stages.iter().all(|stage| stage.plugin.builtin) {
@@ -190,6 +224,7 @@ impl Runtime {
             let plugins = stages.iter().map(|stage| Arc::clone(&stage.plugin));
             Report::new(names.iter().cloned().zip(plugins), choices.explain)
         };
+        let keeps_tokens = stages.iter().any(|stage| stage.on_fault == OnFault::Skip);
         let n_words = (vocabulary.info().vocabulary_size as usize).div_ceil(32);
         Ok((0..)
             .zip(chains)
@@ -199,12 +234,17 @@ impl Runtime {
                     vocabulary: Arc::clone(vocabulary),
                     processors: stages,
                     sampler,
-                    limit: self.limits().call,
+                    limits: ChainLimits {
+                        call: self.limits().call,
+                        breaker: self.limits().breaker,
+                    },
+                    tokens: keeps_tokens.then(Vec::new),
                     seed: choices.seed,
                     choice,
                     position: 0,
                     bits: vec![0; n_words],
                     report: Arc::new(report()),
+                    skipped: Vec::new(),
                 })
             })
             .collect())
@@ -213,48 +253,113 @@ impl Runtime {
     /// Makes the instance of a stage and opens a sequence in it for each
     /// chain.
     fn open_stage(
-        &self,
+        self: &Arc<Self>,
         stage: &StageRef,
         name: &str,
         permit: InstancePermit,
         opening: &Opening<'_>,
         chains: &mut [Vec<Stage>],
     ) -> Result<(), OpenError> {
-        let plugin = &stage.plugin;
-        let vocabulary = Some(Arc::clone(opening.vocabulary));
-        let mut instance =
-            Instance::new(self, &plugin.linked, name, vocabulary, permit).map_err(|error| {
-                match error {
-                    InstanceError::Full(message) => OpenError::Full { message },
-                    InstanceError::Fault(fault) => OpenError::Fault(fault),
-                }
-            })?;
-        if !plugin.is_prepared(opening.vocabulary)? {
-            instance.prepare(opening.total)?;
+        let source = Arc::new(Source {
+            runtime: Arc::clone(self),
+            plugin: Arc::clone(&stage.plugin),
+            name: name.to_owned(),
+            on_fault: stage.on_fault,
+            vocabulary: Arc::clone(opening.vocabulary),
+            info: opening.info.clone(),
+        });
+        let opened = source.open(permit, chains.len(), opening.total);
+        if let Err(OpenError::Fault(fault)) = &opened
+            && !stage.plugin.builtin
+        {
+            let now = Instant::now();
+            let breaker = self.limits().breaker;
+            stage.plugin.record.fault(fault, breaker, now);
         }
-        let mut sequences = Vec::with_capacity(chains.len());
-        for _ in 0..chains.len() {
-            let sequence = instance
-                .open(&opening.info, opening.total)?
-                .map_err(|error| refused(name, error))?;
-            sequences.push(sequence);
-        }
-        let lane = match plugin.kind {
-            Kind::Sampler => 0,
-            _ => lane(name),
-        };
+        let (instance, sequences) = opened?;
         let instance = Arc::new(Mutex::new(instance));
         for (chain, sequence) in chains.iter_mut().zip(sequences) {
-            let instance = Arc::clone(&instance);
             chain.push(Stage::new(
-                name.to_owned(),
-                plugin.kind,
-                lane,
-                instance,
+                Arc::clone(&source),
+                Arc::clone(&instance),
                 sequence,
             ));
         }
         Ok(())
+    }
+}
+
+/// Where a stage's instances come from.
+pub(super) struct Source {
+    pub(super) runtime: Arc<Runtime>,
+    pub(super) plugin: Arc<Plugin>,
+    /// The stage's name.
+    pub(super) name: String,
+    pub(super) on_fault: OnFault,
+    vocabulary: Arc<Vocabulary>,
+    info: types::SequenceInfo,
+}
+
+impl Source {
+    /// A new instance with `n` sequences at their beginning.
+    pub(super) fn open(
+        &self,
+        permit: InstancePermit,
+        n: usize,
+        total: Deadline,
+    ) -> Result<(Instance, Vec<ResourceAny>), OpenError> {
+        let vocabulary = Some(Arc::clone(&self.vocabulary));
+        let linked = &self.plugin.linked;
+        let mut instance = Instance::new(&self.runtime, linked, &self.name, vocabulary, permit)
+            .map_err(|error| match error {
+                InstanceError::Full(message) => OpenError::Full { message },
+                InstanceError::Fault(fault) => OpenError::Fault(fault),
+            })?;
+        let opened = self.open_in(&mut instance, n, total);
+        for line in instance.take_log() {
+            self.plugin.record.write(line);
+        }
+        Ok((instance, opened?))
+    }
+
+    fn open_in(
+        &self,
+        instance: &mut Instance,
+        n: usize,
+        total: Deadline,
+    ) -> Result<Vec<ResourceAny>, OpenError> {
+        if !self.plugin.is_prepared(&self.vocabulary)? {
+            instance.prepare(total)?;
+        }
+        (0..n)
+            .map(|_| {
+                instance
+                    .open(&self.info, total)?
+                    .map_err(|error| refused(&self.name, error))
+            })
+            .collect()
+    }
+
+    /// A new instance with one sequence, for a stage that goes on after a
+    /// fault.
+    pub(super) fn reopen(&self, deadline: Deadline) -> Result<(Instance, ResourceAny), Fault> {
+        let failed = |message: String| fault(&self.name, kind::OPEN, message);
+        let permit = self
+            .runtime
+            .reserve(1)
+            .and_then(|mut permits| permits.pop());
+        let permit = permit.ok_or_else(|| failed("there is no room to open it anew".into()))?;
+        let (instance, mut sequences) =
+            self.open(permit, 1, deadline)
+                .map_err(|error| match error {
+                    OpenError::Fault(fault) => fault,
+                    other => failed(other.to_string()),
+                })?;
+        let sequence = sequences.pop();
+        Ok((
+            instance,
+            sequence.ok_or_else(|| failed("it opened no sequence".into()))?,
+        ))
     }
 }
 

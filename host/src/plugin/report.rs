@@ -3,13 +3,14 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use sluice_kernels::row;
 
 use super::loaded::Plugin;
-use crate::engine::TokenId;
+use super::record::{Breaker, LogLine};
+use crate::engine::{Fault, TokenId};
 
 /// Most raised and most dropped tokens that an explanation lists.
 const MAX_LISTED: usize = 5;
@@ -28,6 +29,7 @@ struct Counted {
     plugin: Arc<Plugin>,
     calls: AtomicU64,
     edits: AtomicU64,
+    skipped: AtomicU64,
     nanoseconds: AtomicU64,
 }
 
@@ -44,6 +46,9 @@ pub struct StageReport {
     pub calls: u64,
     /// How many edits it made. One edit may touch many tokens.
     pub edits: u64,
+    /// Positions at which it failed and was left out, as the request allowed.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub skipped: u64,
     /// Time in its calls and in applying its edits.
     pub microseconds: u64,
 }
@@ -62,6 +67,9 @@ pub struct Effect {
     pub stage: String,
     #[serde(flatten)]
     pub did: Did,
+    /// What it wrote to its log.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub log: Vec<LogLine>,
 }
 
 /// What a stage did.
@@ -74,6 +82,8 @@ pub enum Did {
     Forced { tokens: Vec<TokenId> },
     /// Decided the position: the sequence ends.
     Stopped,
+    /// Failed, and was left out.
+    Skipped { fault: String },
     /// Chose the token.
     Chose(Choice),
 }
@@ -120,6 +130,7 @@ impl Report {
             plugin,
             calls: AtomicU64::new(0),
             edits: AtomicU64::new(0),
+            skipped: AtomicU64::new(0),
             nanoseconds: AtomicU64::new(0),
         };
         Self {
@@ -137,6 +148,7 @@ impl Report {
             digest: counted.plugin.digest.clone(),
             calls: counted.calls.load(Relaxed),
             edits: counted.edits.load(Relaxed),
+            skipped: counted.skipped.load(Relaxed),
             microseconds: counted.nanoseconds.load(Relaxed) / 1_000,
         };
         self.stages.iter().map(read).collect()
@@ -169,6 +181,16 @@ impl Report {
         }
     }
 
+    /// Counts a fault of the stage against its plugin.
+    pub(super) fn failed(&self, index: usize, fault: &Fault, breaker: Breaker, skipped: bool) {
+        if let Some(stage) = self.stages.get(index) {
+            stage.skipped.fetch_add(skipped.into(), Relaxed);
+            if !stage.plugin.builtin {
+                stage.plugin.record.fault(fault, breaker, Instant::now());
+            }
+        }
+    }
+
     pub(super) fn explain(&self, explanation: Explanation) {
         if let Some(explained) = &self.explained {
             explained
@@ -177,6 +199,11 @@ impl Report {
                 .push(explanation);
         }
     }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl Change {

@@ -11,6 +11,7 @@ use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConf
 use super::bindings::{logits_plugin::LogitsPlugin, sampler::SamplerPlugin, token::TokenPlugin};
 use super::loaded::Kind;
 use super::memory::MemoryBudget;
+use super::record::Breaker;
 use super::state::HostState;
 
 /// Stack of every thread that calls guests. Their own frames take at most
@@ -65,6 +66,9 @@ pub struct Limits {
     pub total_memory_bytes: usize,
     /// Size of an upload. Default 64 MiB: a Python plugin has 18.
     pub upload_bytes: usize,
+    /// When a plugin has failed too often. What came with the server is never
+    /// taken from everybody for what one request does with it.
+    pub breaker: Breaker,
 }
 
 impl Default for Limits {
@@ -77,6 +81,7 @@ impl Default for Limits {
             memory_bytes: 256 << 20,
             total_memory_bytes: 4 << 30,
             upload_bytes: 64 << 20,
+            breaker: Breaker::default(),
         }
     }
 }
