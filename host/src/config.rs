@@ -142,6 +142,15 @@ pub struct ServeConfig {
     /// tokens needs 152 MB
     #[arg(long, env = "SLUICE_PLUGIN_MEMORY_BYTES", default_value_t = 256 << 20, value_parser = at_least_one())]
     pub plugin_memory_bytes: u32,
+
+    /// Faults of one plugin within `--plugin-fault-window-s` after which
+    /// requests with it get a 503, until it is enabled again; 0: never
+    #[arg(long, env = "SLUICE_PLUGIN_MAX_FAULTS", default_value_t = 10)]
+    pub plugin_max_faults: u32,
+
+    /// The window of `--plugin-max-faults`, in seconds
+    #[arg(long, env = "SLUICE_PLUGIN_FAULT_WINDOW_S", default_value_t = 60, value_parser = at_least_one())]
+    pub plugin_fault_window_s: u32,
 }
 
 fn at_least_one() -> clap::builder::RangedI64ValueParser<u32> {
@@ -167,6 +176,10 @@ impl ServeConfig {
             open: Duration::from_millis(self.plugin_open_ms.into()),
             memory_bytes: self.plugin_memory_bytes as usize,
             upload_bytes: self.max_plugin_bytes as usize,
+            breaker: plugin::Breaker {
+                faults: self.plugin_max_faults,
+                window: Duration::from_secs(self.plugin_fault_window_s.into()),
+            },
             ..plugin::Limits::default()
         }
     }
@@ -233,6 +246,7 @@ mod tests {
         assert_eq!(config.plugins().open, limits.open);
         assert_eq!(config.plugins().memory_bytes, limits.memory_bytes);
         assert_eq!(config.plugins().upload_bytes, limits.upload_bytes);
+        assert_eq!(config.plugins().breaker, limits.breaker);
         let requests = RequestLimits::default();
         assert_eq!(config.requests().request_bytes, requests.request_bytes);
         assert_eq!(config.requests().plugin_bytes, requests.plugin_bytes);

@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde_json::Value;
 use sluice::engine::{Chain, ModelInfo, TokenId};
 use sluice::plugin::{
-    Choices, Compiler, Limits, OpenError, Plugin, Registry, Runtime, STACK_BYTES, SequenceInfo,
-    StageRef, Vocabulary, check_chain,
+    Breaker, Choices, Compiler, Limits, OpenError, Plugin, Registry, Runtime, STACK_BYTES,
+    SequenceInfo, StageRef, Vocabulary, check_chain,
 };
 
 /// Ids from here up are padding.
@@ -23,6 +23,11 @@ pub(crate) fn limits() -> Limits {
     Limits {
         max_instances: 64,
         call: Duration::from_millis(300),
+        // These tests commit more faults than any plugin may.
+        breaker: Breaker {
+            faults: 0,
+            ..Breaker::default()
+        },
         ..Limits::default()
     }
 }
