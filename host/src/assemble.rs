@@ -12,7 +12,8 @@ use crate::engine::{self, EngineConfig, ModelInfo, SpawnError};
 use crate::http::{Access, RequestLimits, ServedModel, Service};
 use crate::mlx::{self, Backend, Checkpoint, GgufTokenizer, LoadError, TokenizerData};
 use crate::plugin::{
-    self, Compiler, Registry, Runtime, RuntimeError, UploadError, Vocabulary, VocabularyError,
+    self, Compiler, Registry, Runtime, RuntimeError, Store, StoreError, UploadError, Vocabulary,
+    VocabularyError,
 };
 use crate::progress::ProgressLine;
 use crate::text::{ChatTemplate, GgufVocabulary, TemplateError, Tokenizer, TokenizerError};
@@ -40,6 +41,10 @@ const BUILTIN: [(&str, &[u8]); 7] = shipped![
 pub enum AssembleError {
     #[error("there is no home directory to keep a cache in; name one with --cache")]
     NoCache,
+    #[error("there is no home directory to keep plugins in; name one with --data")]
+    NoData,
+    #[error(transparent)]
+    Store(#[from] StoreError),
     #[error("cannot find this program's own file, which compiles plugins: {0}")]
     NoExecutable(std::io::Error),
     #[error(transparent)]
@@ -76,6 +81,7 @@ pub fn assemble(
     plugins: plugin::Limits,
     requests: RequestLimits,
     access: Access,
+    store: Option<Store>,
 ) -> Result<(Arc<Service>, JoinHandle<()>), AssembleError> {
     let cache = cache_folder(model)?;
     let mut progress = ProgressLine::default();
@@ -88,7 +94,12 @@ pub fn assemble(
     let info = model_info(&engine, &checkpoint, &tokenizer);
     let model = served_model(model, &checkpoint, tokenizer, &info)?;
     let runtime = Runtime::new(plugins)?;
-    let registry = Arc::new(registry(runtime.clone(), &cache, model.vocabulary())?);
+    let registry = registry(runtime.clone(), &cache, model.vocabulary())?;
+    let registry = match store {
+        Some(store) => registry.with_store(store)?,
+        None => registry,
+    };
+    let registry = Arc::new(registry);
     let (engine, thread) = engine::spawn(engine, info, move || {
         mlx::load(&checkpoint, Backend::detect(), &mut |step| {
             progress.show(step);
@@ -120,6 +131,21 @@ pub fn cache_folder(config: &ModelConfig) -> Result<PathBuf, AssembleError> {
             .map(|folders| folders.cache_dir().join("sluice"))
             .map_err(|_| AssembleError::NoCache),
     }
+}
+
+/// Opens the store of uploaded plugins.
+///
+/// # Errors
+/// When no folder is named and the user has no home directory, or the store
+/// cannot be used.
+pub fn store(folder: Option<&Path>) -> Result<Store, AssembleError> {
+    let folder = match folder {
+        Some(folder) => folder.to_owned(),
+        None => etcetera::choose_base_strategy()
+            .map(|folders| folders.data_dir().join("sluice"))
+            .map_err(|_| AssembleError::NoData)?,
+    };
+    Ok(Store::open(&folder)?)
 }
 
 /// The tokenizer of a model's files, as wide as the model's rows.

@@ -156,6 +156,7 @@ pub fn run(model: &ModelConfig, args: &BenchArgs) -> Result<(), BenchError> {
         Limits::default(),
         RequestLimits::default(),
         Access::without_tokens(true),
+        None,
     )?;
     let bench = Bench {
         engine: service.engine.clone(),

@@ -92,6 +92,11 @@ pub struct ServeConfig {
     #[arg(long, env = "SLUICE_TOKENS", value_name = "FILE")]
     pub tokens: Option<PathBuf>,
 
+    /// Where uploaded plugins are kept, for one server at a time [default: a
+    /// folder of the user's data]
+    #[arg(long, env = "SLUICE_DATA", value_name = "FOLDER")]
+    pub data: Option<PathBuf>,
+
     /// Port to listen on; 0 takes a free one and prints it
     #[arg(long, env = "SLUICE_PORT", default_value_t = 8080)]
     pub port: u16,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::assemble::{AssembleError, assemble};
+use crate::assemble::{self, AssembleError, assemble};
 use crate::config::ServeConfig;
 use crate::http::{Access, Service, router};
 use crate::plugin::STACK_BYTES;
@@ -39,12 +39,14 @@ pub fn serve(config: &ServeConfig) -> Result<(), ServeError> {
     let listener = listen(config)?;
     let address = listener.local_addr()?;
     let access = access(config.tokens.as_deref(), address)?;
+    let store = assemble::store(config.data.as_deref())?;
     let (service, engine) = assemble(
         &config.model,
         config.engine(),
         config.plugins(),
         config.requests(),
         access,
+        Some(store),
     )?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

@@ -8,5 +8,6 @@ mod chain;
 mod faults;
 mod grammar;
 mod snapshots;
+mod store;
 mod support;
 mod uploads;

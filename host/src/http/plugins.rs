@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
+use axum::{Extension, Json};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
+use super::access::Caller;
 use super::errors::{ApiError, Code, shown};
 use super::{PathParam, Service, blocking, path_param, read_body, unix_seconds};
 use crate::plugin::{Plugin, RemoveError, UploadCode, UploadError, Uploaded};
@@ -20,6 +21,7 @@ static UPLOADS: Semaphore = Semaphore::const_new(4);
 /// there already.
 pub(super) async fn upload(
     State(service): State<Arc<Service>>,
+    Extension(Caller(by)): Extension<Caller>,
     request: Request,
 ) -> Result<(StatusCode, Json<Value>), ApiError> {
     // The others wait with their bodies unread, so they cost a connection each.
@@ -32,7 +34,7 @@ pub(super) async fn upload(
         let _permit = permit;
         service
             .registry
-            .upload(&bytes)
+            .upload_by(&bytes, by.as_deref())
             .map_err(|error| upload_error(&error))
     })
     .await?;
@@ -80,6 +82,7 @@ pub(super) async fn remove(
         .remove(&reference)
         .map_err(|error| match error {
             RemoveError::NotFound { .. } => not_found(&reference),
+            RemoveError::Store(_) => ApiError::new(Code::InternalError, error.to_string()),
             RemoveError::Builtin { .. } => ApiError::new(Code::PluginConflict, error.to_string()),
         })?;
     let removed: Vec<_> = removed.iter().map(|plugin| describe(plugin)).collect();
@@ -120,6 +123,7 @@ fn describe(plugin: &Plugin) -> Value {
         "summary": plugin.summary,
         "builtin": plugin.builtin,
         "created": unix_seconds(plugin.uploaded_at),
+        "uploaded_by": plugin.uploaded_by,
         "size_bytes": plugin.size_bytes,
         "faults": plugin.n_faults(),
         "disabled": plugin.disabled(),

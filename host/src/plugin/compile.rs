@@ -321,6 +321,7 @@ fn load(
         size_bytes,
         builtin,
         uploaded_at: SystemTime::now(),
+        uploaded_by: None,
         linked,
         validator,
         prepared_for,

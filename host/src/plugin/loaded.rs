@@ -65,6 +65,8 @@ pub struct Plugin {
     pub builtin: bool,
     /// When it was uploaded.
     pub uploaded_at: SystemTime,
+    /// The name of the token it was uploaded with, if there was one.
+    pub uploaded_by: Option<String>,
     pub(super) linked: Linked,
     pub(super) validator: ParamsSchema,
     /// Digest of the vocabulary that its memory is prepared with, if it is.
