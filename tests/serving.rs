@@ -562,14 +562,15 @@ async fn a_server_that_cannot_start_says_why() {
 /// there after the next start, whole, and nothing else is left.
 #[tokio::test]
 async fn nothing_acknowledged_is_lost_by_a_kill() {
-    let rounds = std::env::var("SLUICE_TEST_KILLS").map_or(3, |n| n.parse().unwrap());
+    let rounds: u64 = std::env::var("SLUICE_TEST_KILLS").map_or(3, |n| n.parse().unwrap());
     let data = tempfile::tempdir().unwrap();
     let guests = [
         "force", "counter", "boost", "stop-at", "identity", "recorder",
     ];
     let guests = guests.map(|name| (name, component(&format!("tests/guests/dist/{name}.wasm"))));
     // What must be there, and what may be: the last request was under way.
-    let (mut certain, mut doubtful) = (BTreeSet::new(), None);
+    let mut certain = BTreeSet::<String>::new();
+    let mut doubtful: Option<&str> = None;
     for round in 0..=rounds {
         let mut server = Killable::start(data.path());
         let (_, list) = server.client.get("/v1/plugins").await;
@@ -593,9 +594,9 @@ async fn nothing_acknowledged_is_lost_by_a_kill() {
         assert_eq!(found, certain, "round {round}");
         let moment = Duration::from_millis(1 + (round * 7919 % 97) * 3);
         let work = async {
-            for step in 0.. {
+            for step in 0_usize.. {
                 let (name, bytes) = &guests[(round as usize * 5 + step) % guests.len()];
-                doubtful = Some(*name);
+                doubtful = Some(name);
                 if certain.contains(*name) {
                     if server.client.delete(name).await.0.is_success() {
                         certain.remove(*name);
