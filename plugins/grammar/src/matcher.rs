@@ -7,11 +7,17 @@ use llguidance::toktrie::TokenId;
 use crate::source::Source;
 use crate::tokens::Tokens;
 
+/// A mask renews what the engine may spend on the lexer; a replay must not run
+/// out of it where the text, with a mask for each token, did not.
+const TOKENS_PER_MASK: usize = 16;
+
 pub(crate) struct Matcher {
     tokens: &'static Tokens,
     parser: TokenParser,
     end_ids: Vec<TokenId>,
     n_accepted: usize,
+    /// Tokens since the last mask.
+    n_since_mask: usize,
     /// Why nothing can follow any more: the text has left the grammar.
     left: Option<String>,
 }
@@ -37,6 +43,7 @@ impl Matcher {
             parser,
             end_ids,
             n_accepted: 0,
+            n_since_mask: 0,
             left: None,
         };
         // A grammar of no text shows here, and one that is too complex at once.
@@ -57,6 +64,12 @@ impl Matcher {
             if !self.tokens.has_bytes(id) {
                 continue;
             }
+            if self.n_since_mask == TOKENS_PER_MASK {
+                self.n_since_mask = 0;
+                // What fails here fails the next token.
+                let _ = self.parser.compute_mask();
+            }
+            self.n_since_mask += 1;
             let followed = match self.parser.consume_token(id) {
                 // Nothing is ever taken back.
                 Ok(0) => Ok(()),
@@ -81,6 +94,7 @@ impl Matcher {
     /// When the text does not fit, no token can continue it, or finding out
     /// takes too long.
     pub(crate) fn mask(&mut self) -> Result<Vec<u32>, String> {
+        self.n_since_mask = 0;
         let is_complete = self.parser.is_accepting();
         let mut mask = match self.parser.compute_mask() {
             Ok(mask) => mask,

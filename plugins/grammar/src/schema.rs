@@ -64,6 +64,8 @@ const MAX_EXPANSIONS: usize = 4;
 /// Integers from here on are not all floating-point numbers, as which the
 /// engine reads them.
 const MAX_INTEGER: f64 = 9_007_199_254_740_992.0;
+/// Most significant digits of a `multipleOf`.
+const MAX_DIVISOR_DIGITS: usize = 4;
 
 /// The schema as the engine takes it.
 ///
@@ -167,7 +169,7 @@ impl Check {
             // Booleans in draft 4, which is not read.
             "exclusiveMinimum" | "exclusiveMaximum" => check_number(value),
             "multipleOf" => match value.as_f64() {
-                Some(number) if number > 0.0 => check_number(value),
+                Some(number) if number > 0.0 => check_digits(number),
                 _ => Err("must be a number above zero".to_owned()),
             },
             "uniqueItems" if value == &Value::Bool(false) => Ok(()),
@@ -341,6 +343,18 @@ fn check_number(value: &Value) -> Result<(), String> {
     }
 }
 
+/// The engine keeps a state for each remainder.
+fn check_digits(number: f64) -> Result<(), String> {
+    let digits = number.to_string().replace('.', "");
+    let n_digits = digits.trim_matches('0').len();
+    if n_digits <= MAX_DIVISOR_DIGITS {
+        return Ok(());
+    }
+    Err(format!(
+        "has {n_digits} significant digits, the most is {MAX_DIVISOR_DIGITS}"
+    ))
+}
+
 /// Checks every number in a value.
 fn check_numbers(value: &Value) -> Result<(), String> {
     match value {
@@ -479,6 +493,7 @@ mod tests {
             (json!({"minLength": -1}), "`minLength`"),
             (json!({"maximum": "10"}), "`maximum`"),
             (json!({"multipleOf": 0}), "`multipleOf`"),
+            (json!({"multipleOf": 0.12345}), "5 significant digits"),
             (json!({"exclusiveMinimum": true}), "`exclusiveMinimum`"),
             (json!({"const": 9_007_199_254_740_994_u64}), "`const`"),
             (json!({"enum": []}), "`enum`"),

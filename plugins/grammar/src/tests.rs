@@ -259,6 +259,20 @@ fn one_of_with_different_constants_is_honoured() {
     );
 }
 
+#[test]
+fn a_long_replay_spends_no_more_than_the_text_did() {
+    let params = json!({"regex": "(a?){300}a{300}"});
+    let mut steps = opened(params.clone());
+    let text = vec![id("a"); 400];
+    for token in &text {
+        steps.accept(&[*token]).expect("fits");
+        steps.mask().expect("a mask");
+    }
+    let mut replay = opened(params);
+    replay.accept(&text).expect("fits");
+    assert_eq!(replay.mask(), steps.mask());
+}
+
 /// Grammars with states worth to come back to.
 fn grammars() -> Vec<Value> {
     vec![
