@@ -97,6 +97,11 @@ pub struct ServeConfig {
     #[arg(long, env = "SLUICE_DATA", value_name = "FOLDER")]
     pub data: Option<PathBuf>,
 
+    /// Folder whose `.wasm` files are registered too, and again when they
+    /// change
+    #[arg(long = "plugins", env = "SLUICE_PLUGINS", value_name = "FOLDER")]
+    pub plugins_folder: Option<PathBuf>,
+
     /// Port to listen on; 0 takes a free one and prints it
     #[arg(long, env = "SLUICE_PORT", default_value_t = 8080)]
     pub port: u16,

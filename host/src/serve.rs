@@ -9,10 +9,13 @@ use std::time::{Duration, Instant};
 use crate::assemble::{self, AssembleError, assemble};
 use crate::config::ServeConfig;
 use crate::http::{Access, Service, router};
-use crate::plugin::STACK_BYTES;
+use crate::plugin::{Folder, Registry, STACK_BYTES};
 
 /// What requests in flight get to end by themselves after a signal.
 const GRACE: Duration = Duration::from_secs(5);
+
+/// How often a plugin folder is looked at.
+const WATCH: Duration = Duration::from_secs(1);
 
 /// Why the server did not start or could not go on.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +30,11 @@ pub enum ServeError {
     Assemble(#[from] AssembleError),
     #[error("cannot read the tokens in {}: {message}", path.display())]
     Tokens { path: PathBuf, message: String },
+    #[error("cannot read the plugin folder {}: {source}", path.display())]
+    Plugins {
+        path: PathBuf,
+        source: std::io::Error,
+    },
     #[error("the server failed: {0}")]
     Serve(#[from] std::io::Error),
 }
@@ -48,6 +56,9 @@ pub fn serve(config: &ServeConfig) -> Result<(), ServeError> {
         access,
         Some(store),
     )?;
+    if let Some(path) = &config.plugins_folder {
+        watch(path, &service.registry)?;
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_stack_size(STACK_BYTES)
@@ -57,6 +68,29 @@ pub fn serve(config: &ServeConfig) -> Result<(), ServeError> {
     runtime.shutdown_timeout(Duration::from_secs(1));
     wait_for(engine);
     Ok(served?)
+}
+
+/// Registers the plugins of a folder, and those that change from then on, as
+/// long as the registry lives.
+fn watch(path: &Path, registry: &Arc<Registry>) -> Result<(), ServeError> {
+    let error = |source| ServeError::Plugins {
+        path: path.to_owned(),
+        source,
+    };
+    let mut folder = Folder::open(path.to_owned()).map_err(error)?;
+    folder.load(registry, true);
+    let registry = Arc::downgrade(registry);
+    std::thread::Builder::new()
+        .name("sluice-plugins".into())
+        .spawn(move || {
+            while let Some(registry) = registry.upgrade() {
+                folder.load(&registry, false);
+                drop(registry);
+                std::thread::sleep(WATCH);
+            }
+        })
+        .map(drop)
+        .map_err(error)
 }
 
 /// Who may do what on a server that listens on `address`.

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use sluice::plugin::{Registry, Store};
+use sluice::plugin::{Folder, Registry, Store};
 
 use crate::support::{compiler, component, runtime};
 
@@ -81,4 +81,27 @@ fn a_damaged_component_is_left_out_and_the_rest_is_there() {
     bytes[middle] ^= 1;
     fs::write(&file, bytes).unwrap();
     assert_eq!(names(&registry(folder.path())), ["boost"]);
+}
+
+#[test]
+fn a_folder_is_loaded_and_its_changes_are_picked_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = tempfile::tempdir().unwrap();
+    let write = |name: &str, bytes: &[u8]| fs::write(folder.path().join(name), bytes).unwrap();
+    write("a.wasm", &component("force"));
+    write("b.wasm", b"half of something");
+    write("c.txt", b"no plugin");
+    let registry = registry(kept.path());
+    let mut plugins = Folder::open(folder.path().to_owned()).unwrap();
+    plugins.load(&registry, true);
+    assert_eq!(names(&registry), ["force"]);
+    // The folder keeps them, not the store.
+    assert_eq!(n_files(kept.path()), 0);
+    write("b.wasm", &component("boost"));
+    plugins.load(&registry, false);
+    assert_eq!(names(&registry), ["force"], "it may be half written");
+    plugins.load(&registry, false);
+    assert_eq!(names(&registry), ["boost", "force"]);
+    plugins.load(&registry, false);
+    assert!(Folder::open(folder.path().join("none")).is_err());
 }

@@ -48,6 +48,8 @@ enum Origin<'a> {
     Builtin,
     /// A request, with the name of its token.
     Upload(Option<&'a str>),
+    /// A folder, which keeps it.
+    Folder,
     /// The store.
     Stored(&'a Stored),
 }
@@ -107,6 +109,14 @@ impl Registry {
         self.register(bytes, Origin::Upload(by))
     }
 
+    /// Registers a plugin that a folder keeps, the same way but for the store.
+    ///
+    /// # Errors
+    /// As [`upload`](Self::upload).
+    pub(super) fn upload_from_folder(&self, bytes: &[u8]) -> Result<Uploaded, UploadError> {
+        self.register(bytes, Origin::Folder)
+    }
+
     /// Registers a plugin that comes with the server, the same way.
     ///
     /// # Errors
@@ -129,7 +139,7 @@ impl Registry {
             .compiler
             .compile(&self.runtime, bytes, &digest, builtin)?;
         match origin {
-            Origin::Builtin => {}
+            Origin::Builtin | Origin::Folder => {}
             Origin::Upload(by) => plugin.uploaded_by = by.map(str::to_owned),
             Origin::Stored(stored) => {
                 plugin.uploaded_at = stored.uploaded_at;
