@@ -69,7 +69,7 @@ fn id(word: &str) -> TokenId {
 }
 
 /// The words that may follow each of these in turn.
-fn walk(params: Value, steps: &[(&[&str], &[&str])]) {
+fn walk(params: &Value, steps: &[(&[&str], &[&str])]) {
     let mut chain = open(params.clone()).unwrap();
     for (accepted, next) in steps {
         let accepted: Vec<_> = accepted.iter().map(|word| id(word)).collect();
@@ -85,7 +85,7 @@ fn walk(params: Value, steps: &[(&[&str], &[&str])]) {
 fn only_what_the_grammar_allows_is_left() {
     on_guest_thread(|| {
         walk(
-            json!({"choice": ["ab", "abcb"]}),
+            &json!({"choice": ["ab", "abcb"]}),
             &[
                 (&[], &["a", "ab", "abc"]),
                 (&["a"], &["b"]),
@@ -96,7 +96,7 @@ fn only_what_the_grammar_allows_is_left() {
             ],
         );
         walk(
-            json!({"regex": "(ab)+c?;?"}),
+            &json!({"regex": "(ab)+c?;?"}),
             &[
                 (&[], &["a", "ab", "abc"]),
                 (&["ab"], &["<end>", "a", "ab", "abc", "c", ";"]),
@@ -104,7 +104,7 @@ fn only_what_the_grammar_allows_is_left() {
             ],
         );
         walk(
-            json!({"lark": "start: \"a\" start \"b\" | \"c\""}),
+            &json!({"lark": "start: \"a\" start \"b\" | \"c\""}),
             &[
                 (&[], &["a", "c"]),
                 (&["a", "a", "c"], &["b"]),
@@ -122,7 +122,7 @@ fn only_what_the_grammar_allows_is_left() {
             "additionalProperties": false,
         });
         walk(
-            json!({"json_schema": schema}),
+            &json!({"json_schema": schema}),
             &[
                 (&[], &["{\""]),
                 (&["{\""], &["a"]),

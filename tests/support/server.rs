@@ -19,7 +19,7 @@ use std::{
 pub struct Server {
     pub url: String,
     // The shell's standard input keeps the server alive; see `start_in`.
-    _kept: Option<(Child, Option<tempfile::TempDir>)>,
+    kept: Option<(Child, Option<tempfile::TempDir>)>,
 }
 
 impl Server {
@@ -33,8 +33,8 @@ impl Server {
     pub fn start(arguments: &[&str]) -> Self {
         let data = tempfile::tempdir().unwrap();
         let mut server = Self::start_in(data.path(), arguments);
-        if let Some((_, kept)) = &mut server._kept {
-            *kept = Some(data);
+        if let Some((_, folder)) = &mut server.kept {
+            *folder = Some(data);
         }
         server
     }
@@ -59,7 +59,7 @@ impl Server {
         let url = Self::listening(shell.stdout.take().unwrap());
         Self {
             url,
-            _kept: Some((shell, None)),
+            kept: Some((shell, None)),
         }
     }
 
@@ -156,7 +156,7 @@ impl Killable {
         let url = Server::listening(child.stdout.take().unwrap());
         Self {
             child,
-            client: Server { url, _kept: None },
+            client: Server { url, kept: None },
         }
     }
 

@@ -20,7 +20,7 @@ const MAX_FILES: usize = 128;
 /// Most that they may take together.
 const MAX_BYTES: u64 = 1 << 30;
 /// What a process that died left half written is removed at this age.
-const MAX_WORK_AGE: Duration = Duration::from_secs(3600);
+const MAX_WORK_AGE: Duration = Duration::from_hours(1);
 /// How files that are being written end.
 const WORK: &str = "work";
 

@@ -106,11 +106,11 @@ pub fn compile_child(task: &CompileTask) -> ExitCode {
     }
 }
 
+/// What is done with an upload.
+type Work<R> = fn(&[u8], &CompileTask, Option<ProcessLimits>) -> Result<R, UploadError>;
+
 /// Does one of the two tasks in a limited process.
-fn run<R>(
-    task: &CompileTask,
-    work: fn(&[u8], &CompileTask, Option<ProcessLimits>) -> Result<R, UploadError>,
-) -> ExitCode
+fn run<R>(task: &CompileTask, work: Work<R>) -> ExitCode
 where
     R: Serialize + Send + 'static,
 {

@@ -28,7 +28,7 @@ use super::vocabulary::Vocabulary;
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// How long for a plugin that came with the server, which cannot start without
 /// it: the machine may be busy with other things.
-const SHIPPED_TIMEOUT: Duration = Duration::from_secs(300);
+const SHIPPED_TIMEOUT: Duration = Duration::from_mins(5);
 /// How often a child is looked at.
 const POLL: Duration = Duration::from_millis(5);
 /// The most output that is read from a child: a description is far smaller.

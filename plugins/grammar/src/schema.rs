@@ -165,9 +165,8 @@ impl Check {
             "required" => check_strings(value),
             "minLength" | "maxLength" | "minItems" | "maxItems" | "minProperties"
             | "maxProperties" => check_count(value),
-            "minimum" | "maximum" => check_number(value),
-            // Booleans in draft 4, which is not read.
-            "exclusiveMinimum" | "exclusiveMaximum" => check_number(value),
+            // The exclusive ones are booleans in draft 4, which is not read.
+            "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" => check_number(value),
             "multipleOf" => match value.as_f64() {
                 Some(number) if number > 0.0 => check_digits(number),
                 _ => Err("must be a number above zero".to_owned()),
@@ -245,13 +244,12 @@ impl Check {
                 if !self.places.contains(root_as_hash(next)) {
                     return error("leads to no schema; it must be # or #/… with unescaped names");
                 }
-                match find(whole, next).and_then(|schema| schema.get("$ref")) {
-                    Some(Value::String(further)) => next = further,
-                    _ => {
-                        next = "";
-                        break;
-                    }
-                }
+                let further = find(whole, next).and_then(|schema| schema.get("$ref"));
+                let Some(Value::String(further)) = further else {
+                    next = "";
+                    break;
+                };
+                next = further;
             }
             if !next.is_empty() {
                 return error("leads back to itself");
@@ -327,10 +325,10 @@ fn check_strings(value: &Value) -> Result<(), String> {
 }
 
 fn check_count(value: &Value) -> Result<(), String> {
-    match value.as_u64() {
-        Some(count) if count <= u64::from(u32::MAX) => Ok(()),
-        _ => Err("must be an integer from 0 to 4294967295".to_owned()),
-    }
+    let count = value.as_u64().and_then(|count| u32::try_from(count).ok());
+    count
+        .map(|_| ())
+        .ok_or_else(|| "must be an integer from 0 to 4294967295".to_owned())
 }
 
 fn check_number(value: &Value) -> Result<(), String> {
@@ -402,9 +400,9 @@ fn rewrite(whole: &Value, value: &mut Value, depth: usize) {
             for (keyword, value) in members.iter_mut() {
                 let expands = keyword == "oneOf" && depth < MAX_EXPANSIONS;
                 if let (true, Value::Array(options)) = (expands, &mut *value) {
-                    options
-                        .iter_mut()
-                        .for_each(|option| expand(whole, option, depth));
+                    for option in options {
+                        expand(whole, option, depth);
+                    }
                 } else if !matches!(keyword.as_str(), "const" | "enum" | "default" | "examples") {
                     rewrite(whole, value, depth);
                 }
