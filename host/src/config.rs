@@ -134,9 +134,18 @@ pub struct ServeConfig {
     #[arg(long, env = "SLUICE_MAX_PLUGIN_BYTES", default_value_t = 64 << 20, value_parser = at_least_one())]
     pub max_plugin_bytes: u32,
 
-    /// Most stages of all requests open at once; more get a 503
+    /// Most stages of all requests open at once; more wait
     #[arg(long, env = "SLUICE_MAX_INSTANCES", default_value_t = 512, value_parser = at_least_one())]
     pub max_instances: u32,
+
+    /// Most instances of one uploaded plugin at once; more wait
+    #[arg(long, env = "SLUICE_MAX_INSTANCES_OF_ONE", default_value_t = 256, value_parser = at_least_one())]
+    pub max_instances_of_one: u32,
+
+    /// How long a request waits for room for its instances before it gets a
+    /// 503, in milliseconds
+    #[arg(long, env = "SLUICE_PLUGIN_WAIT_MS", default_value_t = 2000)]
+    pub plugin_wait_ms: u32,
 
     /// Longest a request's token processors may take together for one position,
     /// and again its other stages, in milliseconds of wall time; less than 50
@@ -182,6 +191,8 @@ impl ServeConfig {
     pub fn plugins(&self) -> plugin::Limits {
         plugin::Limits {
             max_instances: self.max_instances,
+            max_instances_of_one: self.max_instances_of_one,
+            wait: Duration::from_millis(self.plugin_wait_ms.into()),
             call: Duration::from_millis(self.plugin_call_ms.into()),
             open: Duration::from_millis(self.plugin_open_ms.into()),
             memory_bytes: self.plugin_memory_bytes as usize,
@@ -252,6 +263,11 @@ mod tests {
         assert_eq!(config.engine().kv_tokens, engine.kv_tokens);
         let limits = plugin::Limits::default();
         assert_eq!(config.plugins().max_instances, limits.max_instances);
+        assert_eq!(
+            config.plugins().max_instances_of_one,
+            limits.max_instances_of_one
+        );
+        assert_eq!(config.plugins().wait, limits.wait);
         assert_eq!(config.plugins().call, limits.call);
         assert_eq!(config.plugins().open, limits.open);
         assert_eq!(config.plugins().memory_bytes, limits.memory_bytes);

@@ -23,6 +23,7 @@ pub(crate) fn limits() -> Limits {
     Limits {
         max_instances: 64,
         call: Duration::from_millis(300),
+        wait: Duration::ZERO,
         // These tests commit more faults than any plugin may.
         breaker: Breaker {
             faults: 0,

@@ -265,11 +265,7 @@ fn instance(
     stage: &str,
     vocabulary: Option<Arc<Vocabulary>>,
 ) -> Result<Instance, UploadError> {
-    let permit = runtime
-        .reserve(1)
-        .and_then(|mut permits| permits.pop())
-        .ok_or_else(|| internal("make an instance", &"no room for one"))?;
-    Instance::new(runtime, linked, stage, vocabulary, permit).map_err(|error| match error {
+    Instance::new(runtime, linked, stage, vocabulary, [None, None]).map_err(|error| match error {
         InstanceError::Full(message) => UploadError::new(UploadCode::TooComplex, message),
         InstanceError::Fault(fault) => refuse(&fault),
     })

@@ -17,9 +17,10 @@ use super::edits::Edits;
 use super::fault::{self, fault, kind};
 use super::loaded::Kind;
 use super::memory::MemoryLimiter;
+use super::pool::Permit;
 use super::random::Chance;
 use super::record::LogLine;
-use super::runtime::{InstancePermit, Limits, Runtime, host_call_bytes, ticks};
+use super::runtime::{Limits, Runtime, host_call_bytes, ticks};
 use super::state::{Decision, HostState, Phase};
 use super::vocabulary::Vocabulary;
 use crate::engine::{Fault, TokenId};
@@ -121,7 +122,7 @@ pub(super) struct Instance {
     /// The fault that ended the instance: the runtime refuses later calls.
     ended: Option<Fault>,
     /// Dropped after the store, whose place in the pool it stands for.
-    _permit: InstancePermit,
+    _permits: [Option<Permit>; 2],
 }
 
 /// A store that holds an instance to its limits, armed to make one.
@@ -148,7 +149,7 @@ impl Instance {
         linked: &Linked,
         stage: &str,
         vocabulary: Option<Arc<Vocabulary>>,
-        permit: InstancePermit,
+        permits: [Option<Permit>; 2],
     ) -> Result<Self, InstanceError> {
         let limits = runtime.limits().clone();
         let mut store = new_store(runtime, stage, vocabulary);
@@ -159,7 +160,7 @@ impl Instance {
                 store,
                 guest,
                 ended: None,
-                _permit: permit,
+                _permits: permits,
             }),
             Err(error) if error.is::<PoolConcurrencyLimitError>() => {
                 Err(InstanceError::Full(error.root_cause().to_string()))

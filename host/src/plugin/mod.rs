@@ -31,6 +31,7 @@ mod instance;
 mod loaded;
 mod memory;
 mod open;
+mod pool;
 mod random;
 mod record;
 mod registry;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 use wasmtime::component::ResourceAny;
@@ -13,8 +13,9 @@ use super::deadline::Deadline;
 use super::fault::{fault, kind};
 use super::instance::{Instance, InstanceError, shorten};
 use super::loaded::{Kind, Plugin};
+use super::pool::Permit;
 use super::report::Report;
-use super::runtime::{InstancePermit, MAX_OPENING, Runtime};
+use super::runtime::{MAX_OPENING, Runtime};
 use super::vocabulary::Vocabulary;
 use crate::engine::{Fault, TokenId};
 
@@ -256,7 +257,7 @@ impl Runtime {
         self: &Arc<Self>,
         stage: &StageRef,
         name: &str,
-        permit: InstancePermit,
+        permit: Permit,
         opening: &Opening<'_>,
         chains: &mut [Vec<Stage>],
     ) -> Result<(), OpenError> {
@@ -268,7 +269,7 @@ impl Runtime {
             vocabulary: Arc::clone(opening.vocabulary),
             info: opening.info.clone(),
         });
-        let opened = source.open(permit, chains.len(), opening.total);
+        let opened = source.open(permit, chains.len(), opening.total, self.limits().wait);
         if let Err(OpenError::Fault(fault)) = &opened
             && !stage.plugin.builtin
         {
@@ -301,16 +302,19 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// A new instance with `n` sequences at their beginning.
+    /// A new instance with `n` sequences at their beginning. `patience` is for
+    /// room among the plugin's own.
     pub(super) fn open(
         &self,
-        permit: InstancePermit,
+        permit: Permit,
         n: usize,
         total: Deadline,
+        patience: Duration,
     ) -> Result<(Instance, Vec<ResourceAny>), OpenError> {
         let vocabulary = Some(Arc::clone(&self.vocabulary));
         let linked = &self.plugin.linked;
-        let mut instance = Instance::new(&self.runtime, linked, &self.name, vocabulary, permit)
+        let permits = [Some(permit), self.own_permit(patience)?];
+        let mut instance = Instance::new(&self.runtime, linked, &self.name, vocabulary, permits)
             .map_err(|error| match error {
                 InstanceError::Full(message) => OpenError::Full { message },
                 InstanceError::Fault(fault) => OpenError::Fault(fault),
@@ -320,6 +324,26 @@ impl Source {
             self.plugin.record.write(line);
         }
         Ok((instance, opened?))
+    }
+
+    /// Room for one instance more of an uploaded plugin.
+    fn own_permit(&self, patience: Duration) -> Result<Option<Permit>, OpenError> {
+        if self.plugin.builtin {
+            return Ok(None);
+        }
+        let most = self.runtime.limits().max_instances_of_one;
+        let mut permits = self
+            .plugin
+            .record
+            .pool
+            .reserve(1, most, patience)
+            .ok_or_else(|| OpenError::Full {
+                message: format!(
+                    "all {most} instances that `{}` may have are in use",
+                    self.name
+                ),
+            })?;
+        Ok(permits.pop())
     }
 
     fn open_in(
@@ -344,13 +368,10 @@ impl Source {
     /// fault.
     pub(super) fn reopen(&self, deadline: Deadline) -> Result<(Instance, ResourceAny), Fault> {
         let failed = |message: String| fault(&self.name, kind::OPEN, message);
-        let permit = self
-            .runtime
-            .reserve(1)
-            .and_then(|mut permits| permits.pop());
+        let permit = self.runtime.reserve_one();
         let permit = permit.ok_or_else(|| failed("there is no room to open it anew".into()))?;
         let (instance, mut sequences) =
-            self.open(permit, 1, deadline)
+            self.open(permit, 1, deadline, Duration::ZERO)
                 .map_err(|error| match error {
                     OpenError::Fault(fault) => fault,
                     other => failed(other.to_string()),

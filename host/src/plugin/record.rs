@@ -2,12 +2,13 @@
 //! faults, and whether they were too many.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde::Serialize;
 
 use super::fault::kind;
+use super::pool::Pool;
 use crate::engine::Fault;
 
 /// Most messages that are kept.
@@ -44,6 +45,8 @@ impl Default for Breaker {
 pub(super) struct Record {
     messages: Mutex<VecDeque<(SystemTime, LogLine)>>,
     faults: Mutex<Faults>,
+    /// The instances there are.
+    pub(super) pool: Arc<Pool>,
 }
 
 #[derive(Debug, Default)]
