@@ -1,11 +1,13 @@
 //! What chains do when every stage behaves.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 use sluice::engine::{Chain, Plan, TokenId};
 use sluice::plugin::{
-    ChainError, Kind, Limits, OpenError, Registry, Runtime, StageRef, check_chain,
+    ChainError, Kind, Limits, OpenError, Plugin, Registry, Runtime, STACK_BYTES, StageRef,
+    check_chain,
 };
 
 use crate::support::{
@@ -272,7 +274,10 @@ fn a_full_pool_is_waited_for() {
         })
         .unwrap();
         let registry = Registry::new(Arc::clone(&runtime), compiler());
-        let plugin = registry.upload_builtin(&component("sampler")).unwrap().plugin;
+        let plugin = registry
+            .upload_builtin(&component("sampler"))
+            .unwrap()
+            .plugin;
         let stages = [StageRef::new(plugin, Map::new())];
         let open = || runtime.open(&vocabulary(), &stages, &info(), ONE);
         let first = open().unwrap();
@@ -295,7 +300,10 @@ fn one_uploaded_plugin_cannot_take_all_the_room() {
         .unwrap();
         let registry = Registry::new(Arc::clone(&runtime), compiler());
         let uploaded = registry.upload(&component("force-sampler")).unwrap().plugin;
-        let shipped = registry.upload_builtin(&component("sampler")).unwrap().plugin;
+        let shipped = registry
+            .upload_builtin(&component("sampler"))
+            .unwrap()
+            .plugin;
         let open = |plugin: &Arc<Plugin>, params: Value| {
             let params = params.as_object().unwrap().clone();
             let stages = [StageRef::new(Arc::clone(plugin), params)];
