@@ -204,7 +204,9 @@ impl Ours {
         let temperature = params.get("temperature").and_then(Value::as_f64);
         let mut logits = kept(&edited, asked.sampler, &[])?;
         if package == "mlx-lm" {
-            let log_sum_exp = log_sum_exp(&edited) / temperature.unwrap_or(1.0);
+            // A temperature is an f32.
+            let temperature = f64::from(temperature.unwrap_or(1.0) as f32);
+            let log_sum_exp = log_sum_exp(&edited) / temperature;
             logits.iter_mut().for_each(|l| *l -= log_sum_exp);
         }
         Ok(logits)
