@@ -7,12 +7,17 @@ mod server;
 
 use axum::http::StatusCode;
 use serde_json::{Value, json};
-use server::{Server, text};
-use std::{path::PathBuf, time::Duration};
+use server::{Killable, Server, text};
+use std::{collections::BTreeSet, path::PathBuf, time::Duration};
+
+fn in_repository(path: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("..")
+        .join(path)
+}
 
 fn component(path: &str) -> Vec<u8> {
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
-    std::fs::read(root.join(path)).unwrap()
+    std::fs::read(in_repository(path)).unwrap()
 }
 
 fn france() -> Value {
@@ -80,7 +85,7 @@ fn mixed() -> Vec<Value> {
                 "seed": i as i64 - 3,
                 "temperature": temperatures[i as usize / 2 % 4],
             });
-            match i % 5 {
+            match i % 8 {
                 0 => body["presence_penalty"] = 1.1.into(),
                 1 => body["top_p"] = 0.9.into(),
                 2 => {
@@ -91,10 +96,27 @@ fn mixed() -> Vec<Value> {
                     body["chain"] = json!([{"plugin": "sampler", "params": {"temperature": 0.9, "min_p": 0.05}}]);
                     body.as_object_mut().unwrap().remove("temperature");
                 }
-                _ => {
+                4 => {
                     body["top_k"] = 30.into();
                     body["xtc_probability"] = 0.5.into();
                     body["frequency_penalty"] = 0.3.into();
+                }
+                5 => {
+                    body["mirostat"] = 2.into();
+                    body["n"] = 2.into();
+                }
+                6 => {
+                    body["adaptive_target"] = 0.3.into();
+                    body["min_p"] = 0.05.into();
+                    body["logprobs"] = 3.into();
+                }
+                _ => {
+                    body["dialect"] = "llama.cpp".into();
+                    body["dry_multiplier"] = 0.8.into();
+                    body["typical_p"] = 0.9.into();
+                    body["dynatemp_range"] = 0.3.into();
+                    body["echo"] = true.into();
+                    body["logprobs"] = 1.into();
                 }
             }
             body
@@ -141,6 +163,52 @@ async fn a_seed_decides_and_its_absence_does_not() {
     let one = server.complete(&body(Value::Null)).await;
     let other = server.complete(&body(Value::Null)).await;
     assert_ne!(text(&one), text(&other), "without a seed");
+    let before = server.complete(&body(1.into())).await;
+    let restarted = Server::start(&[]);
+    let after = restarted.complete(&body(1.into())).await;
+    assert_eq!(before["choices"], after["choices"], "after a restart");
+}
+
+/// The logprobs that mlx-lm gives the same tokens (`parity/fixture.json`), for
+/// tokens of a prompt and for sampled ones.
+#[tokio::test]
+async fn logprobs_are_those_of_mlx_lm() {
+    let fixture = std::fs::File::open(in_repository("tests/parity/fixture.json")).unwrap();
+    let fixture: Value = serde_json::from_reader(std::io::BufReader::new(fixture)).unwrap();
+    let server = Server::shared();
+    for case in &fixture["cases"].as_array().unwrap()[..6] {
+        let ids = |name: &str| case[name].as_array().unwrap().clone();
+        let (prompt, generated) = (ids("prompt_ids"), ids("generated_ids"));
+        let n = generated.len().min(16);
+        let expected: Vec<Vec<f64>> = (0..n)
+            .map(|i| {
+                let sum = case["log_sum_exp"][i].as_f64().unwrap();
+                let top = case["top_logits"][i].as_array().unwrap();
+                top.iter().map(|l| l.as_f64().unwrap() - sum).collect()
+            })
+            .collect();
+        let check = |logprobs: &Value, from: usize| {
+            for (i, expected) in expected.iter().enumerate() {
+                let own = logprobs["token_logprobs"][from + i].as_f64().unwrap();
+                assert!((own - expected[0]).abs() < 5e-4, "{i}: {own}, {expected:?}");
+                let listed = logprobs["top_logprobs"][from + i].as_object().unwrap();
+                let listed: Vec<_> = listed.values().map(|l| l.as_f64().unwrap()).collect();
+                assert_eq!(listed.len(), 5);
+                let near = listed
+                    .iter()
+                    .zip(expected)
+                    .all(|(a, b)| (a - b).abs() < 5e-4);
+                assert!(near, "{i}: {listed:?}, {expected:?}");
+            }
+        };
+        let text = [&prompt[..], &generated[..n]].concat();
+        let body = json!({"prompt": text, "max_tokens": 0, "echo": true, "logprobs": 5});
+        let answer = server.complete(&body).await;
+        check(&answer["choices"][0]["logprobs"], prompt.len());
+        let body = json!({"prompt": prompt, "max_tokens": n, "temperature": 0, "logprobs": 5});
+        let answer = server.complete(&body).await;
+        check(&answer["choices"][0]["logprobs"], 0);
+    }
 }
 
 #[tokio::test]
@@ -278,7 +346,8 @@ const FAULTS: [(&str, &str, &str); 26] = [
 
 #[tokio::test]
 async fn a_plugin_can_hurt_only_its_own_request() {
-    let server = Server::shared();
+    // These are more faults than any plugin may have.
+    let server = &Server::start(&["--plugin-max-faults", "0"]);
     for name in ["misbehave-token", "misbehave-logits", "misbehave-sampler"] {
         let (status, answer) = server
             .upload(component(&format!("tests/guests/dist/{name}.wasm")))
@@ -486,5 +555,60 @@ async fn a_server_that_cannot_start_says_why() {
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(error.contains(words), "{error}");
         assert!(error.lines().count() <= 2, "{error}");
+    }
+}
+
+/// Uploads and removals, and a kill at any moment: what was acknowledged is
+/// there after the next start, whole, and nothing else is left.
+#[tokio::test]
+async fn nothing_acknowledged_is_lost_by_a_kill() {
+    let rounds: u64 = std::env::var("SLUICE_TEST_KILLS").map_or(3, |n| n.parse().unwrap());
+    let data = tempfile::tempdir().unwrap();
+    let guests = [
+        "force", "counter", "boost", "stop-at", "identity", "recorder",
+    ];
+    let guests = guests.map(|name| (name, component(&format!("tests/guests/dist/{name}.wasm"))));
+    // What must be there, and what may be: the last request was under way.
+    let mut certain = BTreeSet::<String>::new();
+    let mut doubtful: Option<&str> = None;
+    for round in 0..=rounds {
+        let mut server = Killable::start(data.path());
+        let (_, list) = server.client.get("/v1/plugins").await;
+        let mut found: BTreeSet<_> = list["data"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|plugin| plugin["builtin"] == false)
+            .map(|plugin| plugin["name"].as_str().unwrap().to_owned())
+            .collect();
+        let files = std::fs::read_dir(data.path().join("components")).unwrap();
+        assert_eq!(files.count(), found.len(), "round {round}");
+        if let Some(name) = doubtful.take() {
+            if found.remove(name) {
+                certain.insert(name.to_owned());
+            } else {
+                certain.remove(name);
+            }
+            found = found.union(&certain).cloned().collect();
+        }
+        assert_eq!(found, certain, "round {round}");
+        let moment = Duration::from_millis(1 + (round * 7919 % 97) * 3);
+        let work = async {
+            for step in 0_usize.. {
+                let (name, bytes) = &guests[(round as usize * 5 + step) % guests.len()];
+                doubtful = Some(name);
+                if certain.contains(*name) {
+                    if server.client.delete(name).await.0.is_success() {
+                        certain.remove(*name);
+                    }
+                } else if server.client.upload(bytes.clone()).await.0.is_success() {
+                    certain.insert((*name).to_owned());
+                }
+                doubtful = None;
+            }
+        };
+        // The future is dropped where it waits, with `doubtful` set.
+        let _ = tokio::time::timeout(moment, work).await;
+        server.kill();
     }
 }

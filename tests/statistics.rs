@@ -15,7 +15,7 @@ use rayon::prelude::*;
 use serde_json::{Value, json};
 use sluice::{
     engine::{Chain, TokenId},
-    plugin::{Limits, STACK_BYTES, SequenceInfo, StageRef, Vocabulary},
+    plugin::{Choices, Limits, STACK_BYTES, SequenceInfo, StageRef, Vocabulary},
 };
 use support::{Plugins, numbered_vocabulary, shipped, test_guest};
 
@@ -125,10 +125,15 @@ impl Setting {
             max_tokens: POSITIONS as u32,
             end_ids: vec![],
         };
+        let choices = Choices {
+            n: n_choices,
+            seed,
+            explain: false,
+        };
         let runtime = &self.plugins.runtime;
-        runtime
-            .open(&self.vocabulary, stages, &info, seed, n_choices)
-            .unwrap()
+        let chains = runtime.open(&self.vocabulary, stages, &info, choices);
+        let boxed = |chain| Box::new(chain) as Box<dyn Chain>;
+        chains.unwrap().into_iter().map(boxed).collect()
     }
 
     /// The tokens of each seed and choice, `[seed][choice][position]`, drawn

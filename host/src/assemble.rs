@@ -9,22 +9,31 @@ use etcetera::BaseStrategy;
 
 use crate::config::ModelConfig;
 use crate::engine::{self, EngineConfig, ModelInfo, SpawnError};
-use crate::http::{RequestLimits, ServedModel, Service};
+use crate::http::{Access, RequestLimits, ServedModel, Service};
 use crate::mlx::{self, Backend, Checkpoint, GgufTokenizer, LoadError, TokenizerData};
 use crate::plugin::{
-    self, Compiler, Registry, Runtime, RuntimeError, UploadError, VocabularyError,
+    self, Compiler, Registry, Runtime, RuntimeError, Store, StoreError, UploadError, Vocabulary,
+    VocabularyError,
 };
 use crate::progress::ProgressLine;
 use crate::text::{ChatTemplate, GgufVocabulary, TemplateError, Tokenizer, TokenizerError};
 
-/// The default chain's components, as shipped.
-const BUILTIN: [(&str, &[u8]); 3] = [
-    ("rules", include_bytes!("../../plugins/dist/rules.wasm")),
-    (
-        "penalties",
-        include_bytes!("../../plugins/dist/penalties.wasm"),
-    ),
-    ("sampler", include_bytes!("../../plugins/dist/sampler.wasm")),
+/// A component of `plugins/dist`, with its name.
+macro_rules! shipped {
+    ($($name:literal),* $(,)?) => {
+        [$(($name, include_bytes!(concat!("../../plugins/dist/", $name, ".wasm")))),*]
+    };
+}
+
+/// The default plugins' components, as shipped.
+const BUILTIN: [(&str, &[u8]); 7] = shipped![
+    "rules",
+    "penalties",
+    "dry",
+    "grammar",
+    "sampler",
+    "mirostat",
+    "adaptive-p",
 ];
 
 /// Why a service could not be put together.
@@ -32,6 +41,10 @@ const BUILTIN: [(&str, &[u8]); 3] = [
 pub enum AssembleError {
     #[error("there is no home directory to keep a cache in; name one with --cache")]
     NoCache,
+    #[error("there is no home directory to keep plugins in; name one with --data")]
+    NoData,
+    #[error(transparent)]
+    Store(#[from] StoreError),
     #[error("cannot find this program's own file, which compiles plugins: {0}")]
     NoExecutable(std::io::Error),
     #[error(transparent)]
@@ -67,6 +80,8 @@ pub fn assemble(
     engine: EngineConfig,
     plugins: plugin::Limits,
     requests: RequestLimits,
+    access: Access,
+    store: Option<Store>,
 ) -> Result<(Arc<Service>, JoinHandle<()>), AssembleError> {
     let cache = cache_folder(model)?;
     let mut progress = ProgressLine::default();
@@ -79,7 +94,12 @@ pub fn assemble(
     let info = model_info(&engine, &checkpoint, &tokenizer);
     let model = served_model(model, &checkpoint, tokenizer, &info)?;
     let runtime = Runtime::new(plugins)?;
-    let registry = Arc::new(registry(runtime.clone(), &cache)?);
+    let registry = registry(runtime.clone(), &cache, model.vocabulary())?;
+    let registry = match store {
+        Some(store) => registry.with_store(store)?,
+        None => registry,
+    };
+    let registry = Arc::new(registry);
     let (engine, thread) = engine::spawn(engine, info, move || {
         mlx::load(&checkpoint, Backend::detect(), &mut |step| {
             progress.show(step);
@@ -95,11 +115,12 @@ pub fn assemble(
         runtime,
         registry,
         limits: requests,
+        access,
     };
     Ok((Arc::new(service), thread))
 }
 
-/// Where models are kept, and code on its way from the compiler.
+/// Where models and compiled plugins are kept.
 ///
 /// # Errors
 /// When none is named and the user has no home directory.
@@ -110,6 +131,21 @@ pub fn cache_folder(config: &ModelConfig) -> Result<PathBuf, AssembleError> {
             .map(|folders| folders.cache_dir().join("sluice"))
             .map_err(|_| AssembleError::NoCache),
     }
+}
+
+/// Opens the store of uploaded plugins.
+///
+/// # Errors
+/// When no folder is named and the user has no home directory, or the store
+/// cannot be used.
+pub fn store(folder: Option<&Path>) -> Result<Store, AssembleError> {
+    let folder = match folder {
+        Some(folder) => folder.to_owned(),
+        None => etcetera::choose_base_strategy()
+            .map(|folders| folders.data_dir().join("sluice"))
+            .map_err(|_| AssembleError::NoData)?,
+    };
+    Ok(Store::open(&folder)?)
 }
 
 /// The tokenizer of a model's files, as wide as the model's rows.
@@ -177,9 +213,15 @@ fn served_model(
     Ok(ServedModel::new(id, tokenizer, template, info)?)
 }
 
-fn registry(runtime: Arc<Runtime>, cache: &Path) -> Result<Registry, AssembleError> {
+fn registry(
+    runtime: Arc<Runtime>,
+    cache: &Path,
+    vocabulary: &Vocabulary,
+) -> Result<Registry, AssembleError> {
     let executable = std::env::current_exe().map_err(AssembleError::NoExecutable)?;
-    let compiler = Compiler::new(executable, cache).map_err(AssembleError::Compiler)?;
+    let compiler = Compiler::new(executable, cache)
+        .and_then(|compiler| compiler.with_vocabulary(vocabulary))
+        .map_err(AssembleError::Compiler)?;
     let registry = Registry::new(runtime, compiler);
     for (name, bytes) in BUILTIN {
         registry

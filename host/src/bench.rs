@@ -11,8 +11,8 @@ use crate::{
         Chain, EVENT_BUFFER, EngineConfig, Event, Handle, Stats, Submission, SubmitError, TokenId,
         fake,
     },
-    http::RequestLimits,
-    plugin::{Limits, OpenError, Registry, Runtime, SequenceInfo, StageRef, Vocabulary},
+    http::{Access, RequestLimits},
+    plugin::{Choices, Limits, OpenError, Registry, Runtime, SequenceInfo, StageRef, Vocabulary},
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -150,7 +150,14 @@ pub fn run(model: &ModelConfig, args: &BenchArgs) -> Result<(), BenchError> {
         kv_tokens: defaults.kv_tokens.max(largest * (2 * per_row + 8)),
         ..defaults
     };
-    let (service, thread) = assemble(model, engine, Limits::default(), RequestLimits::default())?;
+    let (service, thread) = assemble(
+        model,
+        engine,
+        Limits::default(),
+        RequestLimits::default(),
+        Access::without_tokens(true),
+        None,
+    )?;
     let bench = Bench {
         engine: service.engine.clone(),
         runtime: service.runtime.clone(),
@@ -250,6 +257,7 @@ impl Bench {
             max_tokens,
             end_ids: vec![],
             chain,
+            logprobs: None,
             events,
         })?;
         Ok(receiver)
@@ -271,7 +279,7 @@ impl Bench {
             .map(|(name, params)| {
                 let plugin = self.registry.get(name).ok_or(BenchError::NoPlugin(name))?;
                 let params = params.as_object().cloned().unwrap_or_default();
-                Ok(StageRef { plugin, params })
+                Ok(StageRef::new(plugin, params))
             })
             .collect::<Result<Vec<_>, BenchError>>()?;
         let info = SequenceInfo {
@@ -279,11 +287,15 @@ impl Bench {
             max_tokens,
             end_ids: vec![],
         };
-        let seed = row as i64;
+        let choices = Choices {
+            n: 1,
+            seed: row as i64,
+            explain: false,
+        };
         let mut chains = self
             .runtime
-            .open(&self.vocabulary, &stages, &info, seed, 1)?;
-        Ok(chains.remove(0))
+            .open(&self.vocabulary, &stages, &info, choices)?;
+        Ok(Box::new(chains.remove(0)))
     }
 }
 
@@ -291,7 +303,7 @@ impl Bench {
 fn next(row: &mut Receiver<Event>) -> Result<(), BenchError> {
     match row.blocking_recv() {
         Some(Event::Tokens(_)) => Ok(()),
-        Some(Event::Finished(reason)) => Err(BenchError::Ended(format!("{reason:?}"))),
+        Some(other) => Err(BenchError::Ended(format!("{other:?}"))),
         None => Err(BenchError::Ended("the engine stopped".into())),
     }
 }

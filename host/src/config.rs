@@ -38,6 +38,15 @@ pub enum Command {
     PluginCompile {
         /// Where the result goes.
         output: PathBuf,
+        /// The model's vocabulary, as the server wrote it.
+        #[arg(long)]
+        vocabulary: Option<PathBuf>,
+        /// Compile what the plugin's `prepare` leaves.
+        #[arg(long, requires = "vocabulary")]
+        snapshot: bool,
+        /// The server waits for it at its start.
+        #[arg(long)]
+        shipped: bool,
     },
 }
 
@@ -72,10 +81,26 @@ pub struct ServeConfig {
     #[command(flatten)]
     pub model: ModelConfig,
 
-    /// Address to listen on; the default is this machine alone, for there is
-    /// no authentication
+    /// Address to listen on; the default is this machine alone
     #[arg(long, env = "SLUICE_HOST", default_value = "127.0.0.1")]
     pub host: String,
+
+    /// File of the tokens that requests must carry, one a line: a name, scopes
+    /// (generate, upload, admin) with commas between, and the secret. Without
+    /// it everybody may do everything, but for uploads when other machines can
+    /// reach the server
+    #[arg(long, env = "SLUICE_TOKENS", value_name = "FILE")]
+    pub tokens: Option<PathBuf>,
+
+    /// Where uploaded plugins are kept, for one server at a time [default: a
+    /// folder of the user's data]
+    #[arg(long, env = "SLUICE_DATA", value_name = "FOLDER")]
+    pub data: Option<PathBuf>,
+
+    /// Folder whose `.wasm` files are registered too, and again when they
+    /// change
+    #[arg(long = "plugins", env = "SLUICE_PLUGINS", value_name = "FOLDER")]
+    pub plugins_folder: Option<PathBuf>,
 
     /// Port to listen on; 0 takes a free one and prints it
     #[arg(long, env = "SLUICE_PORT", default_value_t = 8080)]
@@ -109,9 +134,18 @@ pub struct ServeConfig {
     #[arg(long, env = "SLUICE_MAX_PLUGIN_BYTES", default_value_t = 64 << 20, value_parser = at_least_one())]
     pub max_plugin_bytes: u32,
 
-    /// Most stages of all requests open at once; more get a 503
+    /// Most stages of all requests open at once; more wait
     #[arg(long, env = "SLUICE_MAX_INSTANCES", default_value_t = 512, value_parser = at_least_one())]
     pub max_instances: u32,
+
+    /// Most instances of one uploaded plugin at once; more wait
+    #[arg(long, env = "SLUICE_MAX_INSTANCES_OF_ONE", default_value_t = 256, value_parser = at_least_one())]
+    pub max_instances_of_one: u32,
+
+    /// How long a request waits for room for its instances before it gets a
+    /// 503, in milliseconds
+    #[arg(long, env = "SLUICE_PLUGIN_WAIT_MS", default_value_t = 2000)]
+    pub plugin_wait_ms: u32,
 
     /// Longest a request's token processors may take together for one position,
     /// and again its other stages, in milliseconds of wall time; less than 50
@@ -127,6 +161,15 @@ pub struct ServeConfig {
     /// tokens needs 152 MB
     #[arg(long, env = "SLUICE_PLUGIN_MEMORY_BYTES", default_value_t = 256 << 20, value_parser = at_least_one())]
     pub plugin_memory_bytes: u32,
+
+    /// Faults of one plugin within `--plugin-fault-window-s` after which
+    /// requests with it get a 503, until it is enabled again; 0: never
+    #[arg(long, env = "SLUICE_PLUGIN_MAX_FAULTS", default_value_t = 10)]
+    pub plugin_max_faults: u32,
+
+    /// The window of `--plugin-max-faults`, in seconds
+    #[arg(long, env = "SLUICE_PLUGIN_FAULT_WINDOW_S", default_value_t = 60, value_parser = at_least_one())]
+    pub plugin_fault_window_s: u32,
 }
 
 fn at_least_one() -> clap::builder::RangedI64ValueParser<u32> {
@@ -148,10 +191,16 @@ impl ServeConfig {
     pub fn plugins(&self) -> plugin::Limits {
         plugin::Limits {
             max_instances: self.max_instances,
+            max_instances_of_one: self.max_instances_of_one,
+            wait: Duration::from_millis(self.plugin_wait_ms.into()),
             call: Duration::from_millis(self.plugin_call_ms.into()),
             open: Duration::from_millis(self.plugin_open_ms.into()),
             memory_bytes: self.plugin_memory_bytes as usize,
             upload_bytes: self.max_plugin_bytes as usize,
+            breaker: plugin::Breaker {
+                faults: self.plugin_max_faults,
+                window: Duration::from_secs(self.plugin_fault_window_s.into()),
+            },
             ..plugin::Limits::default()
         }
     }
@@ -214,10 +263,16 @@ mod tests {
         assert_eq!(config.engine().kv_tokens, engine.kv_tokens);
         let limits = plugin::Limits::default();
         assert_eq!(config.plugins().max_instances, limits.max_instances);
+        assert_eq!(
+            config.plugins().max_instances_of_one,
+            limits.max_instances_of_one
+        );
+        assert_eq!(config.plugins().wait, limits.wait);
         assert_eq!(config.plugins().call, limits.call);
         assert_eq!(config.plugins().open, limits.open);
         assert_eq!(config.plugins().memory_bytes, limits.memory_bytes);
         assert_eq!(config.plugins().upload_bytes, limits.upload_bytes);
+        assert_eq!(config.plugins().breaker, limits.breaker);
         let requests = RequestLimits::default();
         assert_eq!(config.requests().request_bytes, requests.request_bytes);
         assert_eq!(config.requests().plugin_bytes, requests.plugin_bytes);
@@ -234,10 +289,25 @@ mod tests {
 
     #[test]
     fn the_compiler_takes_its_output() {
-        let Command::PluginCompile { output } = parse(&["plugin-compile", "out.bin"]).unwrap()
+        let arguments = [
+            "plugin-compile",
+            "out.bin",
+            "--vocabulary",
+            "v",
+            "--snapshot",
+        ];
+        let Command::PluginCompile {
+            output,
+            vocabulary,
+            snapshot,
+            shipped,
+        } = parse(&arguments).unwrap()
         else {
             panic!("another command");
         };
         assert_eq!(output, PathBuf::from("out.bin"));
+        assert_eq!(vocabulary, Some(PathBuf::from("v")));
+        assert!(snapshot && !shipped);
+        assert!(parse(&["plugin-compile", "out.bin", "--snapshot"]).is_err());
     }
 }

@@ -8,7 +8,19 @@ use sluice::{bench, plugin, serve, telemetry};
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().into_command() {
-        Command::PluginCompile { output } => return plugin::compile_child(&output),
+        Command::PluginCompile {
+            output,
+            vocabulary,
+            snapshot,
+            shipped,
+        } => {
+            return plugin::compile_child(&plugin::CompileTask {
+                output,
+                vocabulary,
+                snapshot,
+                shipped,
+            });
+        }
         Command::Serve(config) => {
             telemetry::init();
             serve::serve(&config).map_err(|error| error.to_string())

@@ -1,17 +1,21 @@
 //! `sluice serve`: listens, assembles the service, answers until a signal.
 
 use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::assemble::{AssembleError, assemble};
+use crate::assemble::{self, AssembleError, assemble};
 use crate::config::ServeConfig;
-use crate::http::{Service, router};
-use crate::plugin::STACK_BYTES;
+use crate::http::{Access, Service, router};
+use crate::plugin::{Folder, Registry, STACK_BYTES};
 
 /// What requests in flight get to end by themselves after a signal.
 const GRACE: Duration = Duration::from_secs(5);
+
+/// How often a plugin folder is looked at.
+const WATCH: Duration = Duration::from_secs(1);
 
 /// Why the server did not start or could not go on.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +28,13 @@ pub enum ServeError {
     },
     #[error(transparent)]
     Assemble(#[from] AssembleError),
+    #[error("cannot read the tokens in {}: {message}", path.display())]
+    Tokens { path: PathBuf, message: String },
+    #[error("cannot read the plugin folder {}: {source}", path.display())]
+    Plugins {
+        path: PathBuf,
+        source: std::io::Error,
+    },
     #[error("the server failed: {0}")]
     Serve(#[from] std::io::Error),
 }
@@ -35,12 +46,19 @@ pub enum ServeError {
 pub fn serve(config: &ServeConfig) -> Result<(), ServeError> {
     let listener = listen(config)?;
     let address = listener.local_addr()?;
+    let access = access(config.tokens.as_deref(), address)?;
+    let store = assemble::store(config.data.as_deref())?;
     let (service, engine) = assemble(
         &config.model,
         config.engine(),
         config.plugins(),
         config.requests(),
+        access,
+        Some(store),
     )?;
+    if let Some(path) = &config.plugins_folder {
+        watch(path, &service.registry)?;
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_stack_size(STACK_BYTES)
@@ -50,6 +68,42 @@ pub fn serve(config: &ServeConfig) -> Result<(), ServeError> {
     runtime.shutdown_timeout(Duration::from_secs(1));
     wait_for(engine);
     Ok(served?)
+}
+
+/// Registers the plugins of a folder, and those that change from then on, as
+/// long as the registry lives.
+fn watch(path: &Path, registry: &Arc<Registry>) -> Result<(), ServeError> {
+    let error = |source| ServeError::Plugins {
+        path: path.to_owned(),
+        source,
+    };
+    let mut folder = Folder::open(path.to_owned()).map_err(error)?;
+    folder.load(registry, true);
+    let registry = Arc::downgrade(registry);
+    std::thread::Builder::new()
+        .name("sluice-plugins".into())
+        .spawn(move || {
+            while let Some(registry) = registry.upgrade() {
+                folder.load(&registry, false);
+                drop(registry);
+                std::thread::sleep(WATCH);
+            }
+        })
+        .map(drop)
+        .map_err(error)
+}
+
+/// Who may do what on a server that listens on `address`.
+fn access(tokens: Option<&Path>, address: SocketAddr) -> Result<Access, ServeError> {
+    let Some(path) = tokens else {
+        return Ok(Access::without_tokens(!address.ip().is_loopback()));
+    };
+    let error = |message: String| ServeError::Tokens {
+        path: path.to_owned(),
+        message,
+    };
+    let text = std::fs::read_to_string(path).map_err(|source| error(source.to_string()))?;
+    Access::from_tokens(&text).map_err(|source| error(source.to_string()))
 }
 
 fn listen(config: &ServeConfig) -> Result<TcpListener, ServeError> {

@@ -25,6 +25,7 @@ fn endless(max_batch: usize, max_waiting: usize) -> Server {
         },
         context_length: 1_000_000,
         pace: Duration::from_millis(1),
+        ..Setup::default()
     })
 }
 

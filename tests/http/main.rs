@@ -2,8 +2,12 @@
 //! is answered, what is refused, and that nothing is silently ignored.
 #![allow(clippy::unwrap_used, unreachable_pub)]
 
+mod access;
 mod answers;
 mod cancellation;
+mod cases;
+mod dialects;
+mod logprobs;
 mod plugins;
 mod refusals;
 mod server;

@@ -52,10 +52,10 @@ async fn a_plugin_is_uploaded_used_and_removed() {
     let version = format!("stop-at@{}", plugin["version"].as_str().unwrap());
     let digest = plugin["digest"].as_str().unwrap();
     for reference in ["stop-at", &version, digest] {
-        assert_eq!(
-            server.get(&format!("/v1/plugins/{reference}")).await.json(),
-            plugin
-        );
+        let mut shown = server.get(&format!("/v1/plugins/{reference}")).await.json();
+        assert_eq!(shown["log"].take(), json!([]));
+        shown.as_object_mut().unwrap().remove("log");
+        assert_eq!(shown, plugin);
         let mut request = request.clone();
         request["processors"][0]["plugin"] = reference.into();
         let answer = server.post(COMPLETIONS, &request).await.json();
@@ -236,9 +236,15 @@ async fn chains_that_cannot_be_honoured_are_refused() {
             "processors[0].params.ids",
         ),
         (
-            json!({"processors": [{"plugin": "force", "params": {"ids": [2]}, "on_fault": "skip"}]}),
+            json!({"processors": [{"plugin": "force", "params": {"ids": [2]}, "on_fault": "retry"}]}),
             400,
-            "unsupported_field",
+            "invalid_value",
+            "processors[0].on_fault",
+        ),
+        (
+            json!({"processors": [{"plugin": "boost", "params": {"id": 2, "value": 1}, "on_fault": "skip"}]}),
+            400,
+            "invalid_value",
             "processors[0].on_fault",
         ),
         (
@@ -324,4 +330,53 @@ async fn a_fault_ends_its_request_with_its_cause() {
         "processors": [{"plugin": "misbehave-token", "params": {"fault": "trap", "after": 50}}],
     });
     assert_eq!(server.completed(fields).await.0, "abcd");
+}
+
+#[tokio::test]
+async fn a_fault_may_be_skipped_and_is_told() {
+    let server = Server::shared();
+    let fields = |after: u32, max_tokens: u32| {
+        json!({
+            "prompt": "abcdabcd\n", "max_tokens": max_tokens, "explain": true, "processors": [{
+                "plugin": "misbehave-token", "params": {"fault": "panic", "after": after},
+                "on_fault": "skip",
+            }],
+        })
+    };
+    let answer = server.complete(fields(1, 4)).await;
+    assert_eq!(answer["choices"][0]["text"], "abcd");
+    let choice = &answer["sluice"]["choices"][0];
+    let stage = &choice["stages"][2];
+    assert_eq!(
+        (&stage["stage"], &stage["skipped"]),
+        (&json!("misbehave-token"), &json!(3))
+    );
+    // The explanation has the fault and what the guest said of it.
+    let effect = &choice["explain"][1]["stages"][0];
+    assert_eq!(effect["did"], "skipped");
+    assert!(
+        effect["fault"]
+            .as_str()
+            .unwrap()
+            .contains("misbehave-token"),
+        "{effect}"
+    );
+    let said = effect["log"][0]["message"].as_str().unwrap();
+    assert!(said.contains("asked to panic"), "{said}");
+    // The plugin's author finds it there too.
+    let plugin = server.get("/v1/plugins/misbehave-token").await.json();
+    assert!(plugin["faults"].as_u64().unwrap() >= 3);
+    assert_eq!(plugin["disabled"], Value::Null);
+    let log = plugin["log"].as_array().unwrap();
+    let found = |line: &Value| line["message"].as_str().unwrap().contains("asked to panic");
+    assert!(log.iter().any(found), "{log:?}");
+    // Nobody can be made to enable what does not exist.
+    let enable = server
+        .send(Method::POST, "/v1/plugins/none/enable", "")
+        .await;
+    assert_eq!(enable.status, StatusCode::NOT_FOUND);
+    let enable = server
+        .send(Method::POST, "/v1/plugins/misbehave-token/enable", "")
+        .await;
+    assert_eq!(enable.status, StatusCode::OK);
 }

@@ -162,23 +162,16 @@ async fn what_cannot_be_honoured_is_refused() {
         ),
         (json!({"messages": []}), "unknown_field", "messages", ""),
         (
-            json!({"logprobs": 1}),
-            "unsupported_field",
-            "logprobs",
-            "false",
-        ),
-        (json!({"echo": true}), "unsupported_field", "echo", "false"),
-        (
             json!({"best_of": 2}),
             "unsupported_field",
             "best_of",
             "`n` is 1",
         ),
         (
-            json!({"guided_regex": "a"}),
-            "unsupported_field",
-            "guided_regex",
-            "",
+            json!({"guided_regex": "a", "guided_choice": ["a"]}),
+            "conflicting_fields",
+            "guided_choice",
+            "`guided_regex`",
         ),
         (
             json!({"max_tokens": 3, "n_predict": 4}),

@@ -13,7 +13,7 @@ use hyper_util::rt::TokioExecutor;
 use serde_json::{Value, json};
 use sluice::engine::fake::ScriptedModel;
 use sluice::engine::{self, EngineConfig, Model, ModelInfo, TokenId};
-use sluice::http::{RequestLimits, ServedModel, Service, router};
+use sluice::http::{Access, RequestLimits, ServedModel, Service, router};
 use sluice::plugin::{Compiler, Limits, Registry, Runtime, STACK_BYTES};
 use sluice::text::{ChatTemplate, Tokenizer};
 
@@ -64,6 +64,10 @@ pub struct Setup {
     pub context_length: u32,
     /// How long a forward pass takes.
     pub pace: Duration,
+    /// The logits that follow a context.
+    pub script: fn(&[TokenId]) -> Vec<f32>,
+    pub end_of_sequence: Vec<TokenId>,
+    pub access: Access,
 }
 
 impl Default for Setup {
@@ -72,6 +76,9 @@ impl Default for Setup {
             engine: EngineConfig::default(),
             context_length: 64,
             pace: Duration::ZERO,
+            script,
+            end_of_sequence: vec![EOS],
+            access: Access::without_tokens(false),
         }
     }
 }
@@ -118,6 +125,8 @@ impl Answer {
                     .to_owned();
                 value["id"] = format!("{kind}-…").into();
                 value["created"] = 0.into();
+                // Has digests and times.
+                value.as_object_mut().unwrap().remove("sluice");
                 value.to_string()
             }
             _ => line.to_owned(),
@@ -275,7 +284,15 @@ fn service(setup: &Setup) -> Service {
     let cache = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("http");
     let compiler = Compiler::new(env!("CARGO_BIN_EXE_sluice").into(), &cache).unwrap();
     let registry = Registry::new(runtime.clone(), compiler);
-    for name in ["rules", "penalties", "sampler"] {
+    for name in [
+        "rules",
+        "penalties",
+        "dry",
+        "grammar",
+        "sampler",
+        "mirostat",
+        "adaptive-p",
+    ] {
         registry
             .upload_builtin(&component(&format!("plugins/dist/{name}.wasm")))
             .unwrap();
@@ -294,11 +311,11 @@ fn service(setup: &Setup) -> Service {
     let info = ModelInfo {
         vocabulary_size: PIECES.len() as u32,
         tokenizer_size: PIECES.len() as u32,
-        end_of_sequence: vec![EOS],
+        end_of_sequence: setup.end_of_sequence.clone(),
         context_length: setup.context_length,
     };
     let model = ServedModel::new("scripted".into(), tokenizer, Some(template), &info).unwrap();
-    let pace = setup.pace;
+    let (pace, script) = (setup.pace, setup.script);
     let (engine, _) = engine::spawn(setup.engine, info, move || {
         let script = move |context: &[TokenId]| {
             std::thread::sleep(pace);
@@ -318,5 +335,6 @@ fn service(setup: &Setup) -> Service {
         runtime,
         registry: Arc::new(registry),
         limits,
+        access: setup.access.clone(),
     }
 }

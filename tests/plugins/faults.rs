@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use sluice::engine::{Chain, Fault, Plan, TokenId};
-use sluice::plugin::{Limits, OpenError, Registry, Runtime, StageRef};
+use sluice::plugin::{Breaker, Limits, OnFault, OpenError, Registry, Runtime, StageRef};
 
 use crate::support::{
-    TOKENIZER_SIZE, VOCABULARY_SIZE, compiler, component, info, limits, on_guest_thread, open,
-    open_choices, row, stage, vocabulary,
+    ONE, TOKENIZER_SIZE, VOCABULARY_SIZE, compiler, component, info, limits, on_guest_thread, open,
+    open_choices, row, runtime, stage, vocabulary,
 };
 
 /// Never: no sequence of these tests is so long.
@@ -108,14 +108,14 @@ fn faults_in_prepare() {
         })
         .unwrap();
         let registry = Registry::new(Arc::clone(&runtime), compiler());
-        let stage_of = |name: &str, params: Map<String, Value>| StageRef {
-            plugin: registry.upload(&component(name)).unwrap().plugin,
-            params,
+        let stage_of = |name: &str, params: Map<String, Value>| {
+            let plugin = registry.upload(&component(name)).unwrap().plugin;
+            StageRef::new(plugin, params)
         };
         let sampler = stage_of("sampler", Map::new());
         for (name, kind) in [("spin-prepare", "deadline"), ("trap-prepare", "trap")] {
             let stages = [stage_of(name, Map::new()), sampler.clone()];
-            match runtime.open(&vocabulary(), &stages, &info(), 0, 1) {
+            match runtime.open(&vocabulary(), &stages, &info(), ONE) {
                 Err(OpenError::Fault(fault)) => assert_fault(&fault, name, kind, "prepare"),
                 Err(other) => panic!("{name}: {other}"),
                 Ok(_) => panic!("{name}: opened"),
@@ -325,11 +325,8 @@ fn memory_comes_back_when_a_chain_is_dropped() {
         .unwrap();
         let registry = Registry::new(Arc::clone(&runtime), compiler());
         let plugin = registry.upload(&component("sampler")).unwrap().plugin;
-        let stages = [StageRef {
-            plugin,
-            params: Map::new(),
-        }];
-        let open = || runtime.open(&vocabulary(), &stages, &info(), 0, 1);
+        let stages = [StageRef::new(plugin, Map::new())];
+        let open = || runtime.open(&vocabulary(), &stages, &info(), ONE);
         for _ in 0..3 {
             let mut chains = Vec::new();
             let refused = loop {
@@ -345,5 +342,91 @@ fn memory_comes_back_when_a_chain_is_dropped() {
             assert_fault(&fault, "sampler", "memory", "all plugins share");
             assert!(!chains.is_empty());
         }
+    });
+}
+
+/// The stage is left out at three positions, and told of all tokens at once
+/// when it is opened anew; the fourth fault ends the sequence.
+#[test]
+fn a_fault_can_be_skipped_three_times() {
+    on_guest_thread(|| {
+        let mut recorder = stage("recorder", json!({"report_after": 2}));
+        recorder.on_fault = OnFault::Skip;
+        let stages = [recorder, stage("sampler", json!({"temperature": 0}))];
+        let mut chains = runtime()
+            .open(&vocabulary(), &stages, &info(), ONE)
+            .unwrap();
+        let chain = &mut chains[0];
+        let report = chain.report();
+        assert_eq!(step(chain, &[], 7), Ok(7));
+        for position in 1..=4 {
+            assert_eq!(step(chain, &[7], 7), Ok(7), "{position}");
+        }
+        let fault = step(chain, &[7], 7).unwrap_err();
+        let told = r#""accepted":[[7,7,7,7,7]]"#;
+        assert!(fault.message.contains(told), "{}", fault.message);
+        assert_eq!(report.stages()[0].skipped, 3);
+    });
+}
+
+/// The choices of a request share an instance, so a trap of one is a fault of
+/// each: the second loses one position more.
+#[test]
+fn a_trap_can_be_skipped_by_each_choice() {
+    on_guest_thread(|| {
+        let mut trap = misbehave(TOKEN, "trap", 1);
+        trap.on_fault = OnFault::Skip;
+        let stages = [trap, stage("sampler", json!({"temperature": 0}))];
+        let mut chains = open_choices(&stages, 0, 2).unwrap();
+        for (chain, n_skipped) in chains.iter_mut().zip([3, 2]) {
+            assert_eq!(step(&mut **chain, &[], 7), Ok(7));
+            for _ in 0..n_skipped {
+                assert_eq!(step(&mut **chain, &[7], 7), Ok(7));
+            }
+            let fault = step(&mut **chain, &[7], 7).unwrap_err();
+            assert_eq!((&fault.stage[..], fault.kind), (TOKEN, "trap"));
+        }
+    });
+}
+
+#[test]
+fn a_plugin_that_fails_too_often_is_disabled_until_enabled() {
+    on_guest_thread(|| {
+        let runtime = Runtime::new(Limits {
+            breaker: Breaker {
+                faults: 3,
+                ..Breaker::default()
+            },
+            ..limits()
+        })
+        .unwrap();
+        let registry = Registry::new(Arc::clone(&runtime), compiler());
+        let plugin = registry.upload(&component(TOKEN)).unwrap().plugin;
+        let params = json!({"fault": "trap", "after": 0});
+        let params = params.as_object().unwrap().clone();
+        let sampler = registry
+            .upload_builtin(&component("sampler"))
+            .unwrap()
+            .plugin;
+        let stages = [
+            StageRef::new(Arc::clone(&plugin), params),
+            StageRef::new(sampler, Map::new()),
+        ];
+        let open = || runtime.open(&vocabulary(), &stages, &info(), ONE);
+        for _ in 0..3 {
+            assert_eq!(plugin.disabled(), None);
+            open().unwrap()[0].plan(&[]).unwrap_err();
+        }
+        match open() {
+            Err(OpenError::Disabled { stage, message }) => {
+                assert_eq!(stage, TOKEN);
+                assert!(message.contains("3 times within 60 s"), "{message}");
+            }
+            Err(other) => panic!("{other}"),
+            Ok(_) => panic!("opened"),
+        }
+        assert_eq!(plugin.n_faults(), 3);
+        plugin.enable();
+        assert!(open().is_ok());
     });
 }

@@ -6,5 +6,8 @@
 mod binary;
 mod chain;
 mod faults;
+mod grammar;
+mod snapshots;
+mod store;
 mod support;
 mod uploads;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde_json::Value;
 use sluice::engine::{Chain, ModelInfo, TokenId};
 use sluice::plugin::{
-    Compiler, Limits, OpenError, Plugin, Registry, Runtime, STACK_BYTES, SequenceInfo, StageRef,
-    Vocabulary, check_chain,
+    Breaker, Choices, Compiler, Limits, OpenError, Plugin, Registry, Runtime, STACK_BYTES,
+    SequenceInfo, StageRef, Vocabulary, check_chain,
 };
 
 /// Ids from here up are padding.
@@ -23,6 +23,12 @@ pub(crate) fn limits() -> Limits {
     Limits {
         max_instances: 64,
         call: Duration::from_millis(300),
+        wait: Duration::ZERO,
+        // These tests commit more faults than any plugin may.
+        breaker: Breaker {
+            faults: 0,
+            ..Breaker::default()
+        },
         ..Limits::default()
     }
 }
@@ -90,7 +96,7 @@ pub(crate) fn stage(name: &str, params: Value) -> StageRef {
     let Value::Object(params) = params else {
         panic!("{params} is not an object");
     };
-    StageRef { plugin, params }
+    StageRef::new(plugin, params)
 }
 
 /// Opens a chain for each choice.
@@ -100,8 +106,22 @@ pub(crate) fn open_choices(
     n_choices: u32,
 ) -> Result<Vec<Box<dyn Chain>>, OpenError> {
     check_chain(stages).unwrap();
-    runtime().open(&vocabulary(), stages, &info(), seed, n_choices)
+    let choices = Choices {
+        n: n_choices,
+        seed,
+        explain: false,
+    };
+    let chains = runtime().open(&vocabulary(), stages, &info(), choices)?;
+    let boxed = |chain| Box::new(chain) as Box<dyn Chain>;
+    Ok(chains.into_iter().map(boxed).collect())
 }
+
+/// One choice.
+pub(crate) const ONE: Choices = Choices {
+    n: 1,
+    seed: 0,
+    explain: false,
+};
 
 /// Opens a chain for one choice.
 pub(crate) fn open(stages: &[StageRef]) -> Result<Box<dyn Chain>, OpenError> {

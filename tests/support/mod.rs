@@ -5,7 +5,8 @@
 use sluice::{
     engine::{Chain, ModelInfo, TokenId},
     plugin::{
-        Compiler, Limits, OpenError, Plugin, Registry, Runtime, SequenceInfo, StageRef, Vocabulary,
+        Choices, Compiler, Limits, OpenError, Plugin, Registry, Runtime, SequenceInfo, StageRef,
+        Vocabulary,
     },
 };
 use std::{path::PathBuf, sync::Arc};
@@ -79,7 +80,7 @@ impl Plugins {
         let serde_json::Value::Object(params) = params else {
             return Err("params are not an object".into());
         };
-        Ok(StageRef { plugin, params })
+        Ok(StageRef::new(plugin, params))
     }
 
     pub fn open(
@@ -89,9 +90,14 @@ impl Plugins {
         info: &SequenceInfo,
         seed: i64,
     ) -> Result<Box<dyn Chain>, OpenError> {
+        let choices = Choices {
+            n: 1,
+            seed,
+            explain: false,
+        };
         self.runtime
-            .open(vocabulary, stages, info, seed, 1)
-            .map(|mut chains| chains.remove(0))
+            .open(vocabulary, stages, info, choices)
+            .map(|mut chains| Box::new(chains.remove(0)) as Box<dyn Chain>)
     }
 }
 

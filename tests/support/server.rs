@@ -10,15 +10,16 @@ use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use serde_json::Value;
 use std::{
     io::{BufRead, BufReader},
-    process::{Child, Command, Stdio},
+    path::Path,
+    process::{Child, ChildStdout, Command, Stdio},
     sync::OnceLock,
 };
 
 /// A running `sluice serve`.
 pub struct Server {
     pub url: String,
-    // Its standard input keeps the server alive; see `start`.
-    _shell: Child,
+    // The shell's standard input keeps the server alive; see `start_in`.
+    kept: Option<(Child, Option<tempfile::TempDir>)>,
 }
 
 impl Server {
@@ -28,9 +29,19 @@ impl Server {
         SERVER.get_or_init(|| Self::start(&[]))
     }
 
-    /// Starts a server on a free port. A shell stands between, which ends it
-    /// when this process is gone, however that happens.
+    /// Starts a server on a free port, with a plugin store of its own.
     pub fn start(arguments: &[&str]) -> Self {
+        let data = tempfile::tempdir().unwrap();
+        let mut server = Self::start_in(data.path(), arguments);
+        if let Some((_, folder)) = &mut server.kept {
+            *folder = Some(data);
+        }
+        server
+    }
+
+    /// Starts a server with the plugin store in `data`. A shell stands between,
+    /// which ends it when this process is gone, however that happens.
+    pub fn start_in(data: &Path, arguments: &[&str]) -> Self {
         let mut shell = Command::new("sh")
             .args([
                 "-c",
@@ -38,20 +49,30 @@ impl Server {
                 "sh",
             ])
             .arg(env!("CARGO_BIN_EXE_sluice"))
-            .args(["serve", "--port", "0"])
+            .args(["serve", "--port", "0", "--data"])
+            .arg(data)
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut lines = BufReader::new(shell.stdout.take().unwrap()).lines();
+        let url = Self::listening(shell.stdout.take().unwrap());
+        Self {
+            url,
+            kept: Some((shell, None)),
+        }
+    }
+
+    /// Waits until a server says where it listens.
+    fn listening(stdout: ChildStdout) -> String {
+        let mut lines = BufReader::new(stdout).lines();
         let url = lines
             .by_ref()
             .map(Result::unwrap)
             .find_map(|line| line.strip_prefix("listening on ").map(str::to_owned))
             .expect("the server says where it listens");
         std::thread::spawn(move || lines.for_each(drop));
-        Self { url, _shell: shell }
+        url
     }
 
     async fn request(&self, method: Method, path: &str, body: Vec<u8>) -> (StatusCode, String) {
@@ -115,4 +136,39 @@ fn json((status, text): (StatusCode, String)) -> (StatusCode, Value) {
 
 pub fn text(answer: &Value) -> &str {
     answer["choices"][0]["text"].as_str().unwrap()
+}
+
+/// A server that can be killed.
+pub struct Killable {
+    child: Child,
+    pub client: Server,
+}
+
+impl Killable {
+    /// Starts a server with the plugin store in `data`.
+    pub fn start(data: &Path) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_sluice"))
+            .args(["serve", "--port", "0", "--data"])
+            .arg(data)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let url = Server::listening(child.stdout.take().unwrap());
+        Self {
+            child,
+            client: Server { url, kept: None },
+        }
+    }
+
+    /// Ends it with SIGKILL.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Killable {
+    fn drop(&mut self) {
+        self.kill();
+    }
 }

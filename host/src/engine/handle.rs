@@ -144,8 +144,6 @@ impl Handle {
         let most = u64::from(self.info.context_length).min(self.kv_tokens as u64);
         if submission.prompt.is_empty() {
             invalid("the prompt has no tokens".into())
-        } else if submission.max_tokens == 0 {
-            invalid("max_tokens is 0".into())
         } else if total > most {
             invalid(format!(
                 "prompt and completion of {total} tokens exceed {most}"
@@ -193,12 +191,13 @@ pub fn spawn<E: Send + 'static>(
     let (submissions, inbox) = mpsc::channel();
     let (report, ready) = mpsc::sync_channel(1);
     let counters = Arc::new(Counters::default());
+    let info = Arc::new(info);
     let handle = Handle {
         submissions,
         counters: counters.clone(),
         max_waiting: config.max_waiting,
         kv_tokens: config.kv_tokens,
-        info: Arc::new(info),
+        info: info.clone(),
     };
     let thread = thread::Builder::new()
         .name("sluice-engine".into())
@@ -206,7 +205,7 @@ pub fn spawn<E: Send + 'static>(
         .spawn(move || {
             let _stopped = MarkStopped(counters.clone());
             let started = build().map_err(SpawnError::Model).and_then(|model| {
-                Engine::new(&config, model, counters)
+                Engine::new(&config, model, &info, counters)
                     .map_err(|e| SpawnError::Threads(e.to_string()))
             });
             match started {

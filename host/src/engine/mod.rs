@@ -12,6 +12,7 @@ mod chain;
 mod commit;
 pub mod fake;
 mod handle;
+mod logprobs;
 mod model;
 mod scheduler;
 mod sequence;
@@ -21,8 +22,9 @@ mod tests;
 
 pub use chain::{Chain, Fault, Plan};
 pub use handle::{Handle, SpawnError, Stats, SubmitError, spawn};
+pub use logprobs::{LogprobOptions, Logprobs, LogprobsOf};
 pub use model::{Model, ModelError, ModelInfo, Row};
-pub use sequence::{EVENT_BUFFER, Event, FinishReason, Submission};
+pub use sequence::{EVENT_BUFFER, Event, FinishReason, Submission, Token};
 
 /// Index of a token in the model's vocabulary.
 pub type TokenId = u32;

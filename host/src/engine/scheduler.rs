@@ -84,21 +84,14 @@ impl Scheduler {
                 count
             };
             sequence.schedule(count);
-            let samples = sequence.samples();
-            let first = sequence.computed() as u32;
-            let slot = sequence.slot;
-            rows.extend(
-                sequence.pending()[..count]
-                    .iter()
-                    .zip(first..)
-                    .enumerate()
-                    .map(|(i, (&token, position))| Row {
-                        token,
-                        position,
-                        slot,
-                        wants_logits: samples && i + 1 == count,
-                    }),
-            );
+            let first = sequence.computed();
+            let tokens = sequence.pending()[..count].iter().zip(first..);
+            rows.extend(tokens.map(|(&token, index)| Row {
+                token,
+                position: index as u32,
+                slot: sequence.slot,
+                wants_logits: sequence.wants_logits(index),
+            }));
         }
     }
 

@@ -1,7 +1,14 @@
 //! One stream of tokens, from submission to its last event.
 
-use super::{Chain, Fault, Plan, TokenId, commit::End};
+use std::collections::VecDeque;
+
 use tokio::sync::mpsc;
+
+use super::{
+    Chain, Fault, LogprobOptions, Logprobs, LogprobsOf, Plan, TokenId,
+    commit::{End, commit},
+    logprobs::logprobs,
+};
 
 /// Events that may lie unread before a reader counts as gone.
 pub const EVENT_BUFFER: usize = 1024;
@@ -11,24 +18,40 @@ pub const EVENT_BUFFER: usize = 1024;
 pub struct Submission {
     /// Exactly the tokens to condition on; at least one.
     pub prompt: Vec<TokenId>,
-    /// The most tokens to generate, at least 1; prompt and completion together
-    /// fit the model's context.
+    /// The most tokens to generate; prompt and completion together fit the
+    /// model's context. With 0 nothing is sampled: the prompt's logprobs are
+    /// all there is to have.
     pub max_tokens: u32,
     /// Every id that ends the sequence: the model's and the request's.
     pub end_ids: Vec<TokenId>,
     /// The open stages that choose its tokens.
     pub chain: Box<dyn Chain>,
+    /// Which logprobs come with the tokens.
+    pub logprobs: Option<LogprobOptions>,
     /// Where its events go; [`EVENT_BUFFER`] is a good size. Dropping the
     /// receiver cancels the sequence, and so does falling a whole buffer
     /// behind.
     pub events: mpsc::Sender<Event>,
 }
 
+/// A token of a sequence.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Token {
+    pub id: TokenId,
+    /// Where they are wanted; the first token of a prompt has none.
+    pub logprobs: Option<Box<Logprobs>>,
+}
+
 /// What happens to a sequence.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Event {
+    /// Tokens of the prompt, in order, where their logprobs are wanted. All of
+    /// them come before any other event.
+    Prompt(Vec<Token>),
     /// Tokens that joined the context, at least one; an end id never does.
-    Tokens(Vec<TokenId>),
+    Tokens(Vec<Token>),
+    /// The end id that was chosen, where logprobs are wanted.
+    End(Token),
     /// The last event.
     Finished(FinishReason),
 }
@@ -48,13 +71,6 @@ pub enum FinishReason {
     EngineError(String),
 }
 
-/// What a step found out about a sequence's next position.
-pub(super) enum Outcome {
-    Tokens(Vec<TokenId>),
-    Stop,
-    Fault(Fault),
-}
-
 pub(super) struct Sequence {
     chain: Box<dyn Chain>,
     events: mpsc::Sender<Event>,
@@ -69,6 +85,15 @@ pub(super) struct Sequence {
     told: usize,
     /// Tokens that this step computes.
     scheduled: usize,
+    /// Tokens of the context that the reader has, or does not want.
+    reported: usize,
+    logprobs: Option<LogprobOptions>,
+    /// Logprobs of the tokens that follow the reported ones, as far as known.
+    known: VecDeque<Option<Box<Logprobs>>>,
+    /// How it ends once everything is reported. Nothing is sampled any more.
+    ending: Option<FinishReason>,
+    /// The last token of the context is an end id, kept for its logprobs.
+    ends_with_id: bool,
     pub(super) slot: u32,
     plan: Option<Result<Plan, Fault>>,
     pub(super) finished: Option<FinishReason>,
@@ -77,6 +102,7 @@ pub(super) struct Sequence {
 impl Sequence {
     pub(super) fn new(submission: Submission) -> Self {
         let prompt_len = submission.prompt.len();
+        let of_prompt = submission.logprobs.is_some_and(|options| options.prompt);
         Self {
             chain: submission.chain,
             events: submission.events,
@@ -87,6 +113,12 @@ impl Sequence {
             computed: 0,
             told: prompt_len,
             scheduled: 0,
+            reported: if of_prompt { 0 } else { prompt_len },
+            logprobs: submission.logprobs,
+            // Nothing comes before the first token of a prompt.
+            known: of_prompt.then_some(None).into_iter().collect(),
+            ending: (submission.max_tokens == 0).then_some(FinishReason::Length),
+            ends_with_id: false,
             slot: 0,
             plan: None,
             finished: None,
@@ -102,9 +134,15 @@ impl Sequence {
         self.events.is_closed()
     }
 
-    /// Tokens that must be computed before the next position can be sampled.
+    /// Tokens that must be computed before the next position can be sampled,
+    /// or before everything can be reported.
     pub(super) fn pending(&self) -> &[TokenId] {
-        &self.context[self.computed..]
+        let end = match self.ending {
+            None => self.context.len(),
+            Some(_) if self.reported == self.context.len() => self.computed,
+            Some(_) => self.context.len() - 1,
+        };
+        &self.context[self.computed.min(end)..end]
     }
 
     pub(super) fn computed(&self) -> usize {
@@ -116,10 +154,31 @@ impl Sequence {
         self.scheduled = count;
     }
 
+    /// Whether the logits that follow the token at `index`, which this step
+    /// computes, are needed: to sample, or for the logprobs of a token that is
+    /// known already.
+    pub(super) fn wants_logits(&self, index: usize) -> bool {
+        let next = index + 1;
+        if next == self.context.len() {
+            self.samples()
+        } else {
+            self.logprobs.is_some() && next >= self.reported
+        }
+    }
+
+    /// How many logits rows of this step are its own.
+    pub(super) fn n_rows(&self) -> usize {
+        (self.computed..self.computed + self.scheduled)
+            .filter(|&index| self.wants_logits(index))
+            .count()
+    }
+
     /// Whether this step computes everything that is pending, so that the
     /// next position can be decided.
     pub(super) fn samples(&self) -> bool {
-        self.scheduled > 0 && self.computed + self.scheduled == self.context.len()
+        self.ending.is_none()
+            && self.scheduled > 0
+            && self.computed + self.scheduled == self.context.len()
     }
 
     pub(super) fn plan(&mut self) {
@@ -127,14 +186,61 @@ impl Sequence {
         self.told = self.context.len();
     }
 
-    /// Whether the planned position is left to be sampled.
-    pub(super) fn wants_finish(&self) -> bool {
-        matches!(self.plan, Some(Ok(Plan::Sample)))
+    /// Whether its logits rows are needed now that the plan is known.
+    pub(super) fn reads_rows(&self) -> bool {
+        self.logprobs.is_some() || matches!(self.plan, Some(Ok(Plan::Sample)))
     }
 
-    /// Replaces the plan by the token that the chain chooses.
-    pub(super) fn choose(&mut self, row: &mut [f32]) {
-        self.plan = Some(self.chain.finish(row).map(|token| Plan::Force(vec![token])));
+    /// Reads its logits rows: notes the logprobs that are wanted, and replaces
+    /// a plan to sample by the token that the chain chooses.
+    pub(super) fn read_rows(&mut self, rows: &mut [f32], width: usize, tokenizer_size: usize) {
+        let samples = self.samples();
+        let n_known = self.n_rows() - usize::from(samples);
+        let (known, sampled) = rows.split_at_mut(n_known * width);
+        for row in known.chunks_exact(width) {
+            let next = self.context[self.reported + self.known.len()];
+            self.note(row, next, tokenizer_size);
+        }
+        if samples && !matches!(self.plan, Some(Err(_))) {
+            self.choose(sampled, tokenizer_size);
+        }
+    }
+
+    fn choose(&mut self, row: &mut [f32], tokenizer_size: usize) {
+        let wants_raw = |options: LogprobOptions| options.of == LogprobsOf::Raw;
+        match &self.plan {
+            Some(Ok(Plan::Sample)) => {
+                let raw = self.logprobs.is_some_and(wants_raw).then(|| row.to_vec());
+                match self.chain.finish(row) {
+                    Ok(token) => {
+                        self.plan = Some(Ok(Plan::Force(vec![token])));
+                        self.note(raw.as_deref().unwrap_or(row), token, tokenizer_size);
+                    }
+                    Err(fault) => self.plan = Some(Err(fault)),
+                }
+            }
+            Some(Ok(Plan::Force(tokens))) => {
+                if let Some(&first) = tokens.first() {
+                    self.note(row, first, tokenizer_size);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Keeps the logprobs of the next unreported token, where they are wanted.
+    fn note(&mut self, row: &[f32], token: TokenId, tokenizer_size: usize) {
+        let Some(options) = self.logprobs else { return };
+        match logprobs(row, token, options.n_top, tokenizer_size) {
+            Some(found) => self.known.push_back(Some(Box::new(found))),
+            None => self.fail(Fault {
+                stage: "model".into(),
+                kind: "model_row",
+                message: "a logits row whose logprobs are wanted has a NaN, an infinity or \
+                          nothing left"
+                    .into(),
+            }),
+        }
     }
 
     /// Fails the position, whatever was planned.
@@ -145,40 +251,78 @@ impl Sequence {
     /// Ends the step: counts what was computed and hands out what was decided.
     pub(super) fn commit(&mut self) {
         self.computed += std::mem::take(&mut self.scheduled);
-        let outcome = match self.plan.take() {
-            None => return,
-            Some(Ok(Plan::Force(tokens))) => Outcome::Tokens(tokens),
-            Some(Ok(Plan::Stop)) => Outcome::Stop,
-            Some(Err(fault)) => Outcome::Fault(fault),
+        match self.plan.take() {
+            None => {}
+            Some(Ok(Plan::Force(tokens))) => self.accept(&tokens),
+            Some(Ok(Plan::Stop)) => self.ending = Some(FinishReason::Stop),
+            Some(Err(fault)) => return self.finish(FinishReason::PluginError(fault)),
             // The row was sampled, so `choose` has replaced this.
-            Some(Ok(Plan::Sample)) => Outcome::Fault(Fault {
-                stage: "engine".into(),
-                kind: "internal",
-                message: "the position was planned and never sampled".into(),
-            }),
+            Some(Ok(Plan::Sample)) => {
+                return self.finish(FinishReason::PluginError(Fault {
+                    stage: "engine".into(),
+                    kind: "internal",
+                    message: "the position was planned and never sampled".into(),
+                }));
+            }
+        }
+        self.report();
+    }
+
+    fn accept(&mut self, tokens: &[TokenId]) {
+        let generated = self.context.len() - self.prompt_len;
+        let decided = commit(tokens, &self.end_ids, generated, self.max_tokens);
+        self.context.extend_from_slice(&tokens[..decided.emitted]);
+        self.ending = match decided.end {
+            None => None,
+            Some(End::Length) => Some(FinishReason::Length),
+            Some(End::Stop) => Some(FinishReason::Stop),
         };
-        match outcome {
-            Outcome::Tokens(tokens) => self.accept(tokens),
-            Outcome::Stop => self.finish(FinishReason::Stop),
-            Outcome::Fault(fault) => self.finish(FinishReason::PluginError(fault)),
+        if decided.end == Some(End::Stop) && self.logprobs.is_some() {
+            self.context.push(tokens[decided.emitted]);
+            self.ends_with_id = true;
         }
     }
 
-    fn accept(&mut self, mut tokens: Vec<TokenId>) {
-        let generated = self.context.len() - self.prompt_len;
-        let decided = super::commit::commit(&tokens, &self.end_ids, generated, self.max_tokens);
-        tokens.truncate(decided.emitted);
-        if !tokens.is_empty() {
-            self.context.extend_from_slice(&tokens);
-            if self.events.try_send(Event::Tokens(tokens)).is_err() {
+    /// Hands out the tokens that are complete, and ends a sequence that has
+    /// nothing left to hand out.
+    fn report(&mut self) {
+        let count = match self.logprobs {
+            None => self.context.len() - self.reported,
+            Some(_) => self.known.len(),
+        };
+        let end = self.reported + count;
+        let text_end = self.context.len() - usize::from(self.ends_with_id);
+        let prompt = self.take_tokens(end.min(self.prompt_len));
+        let generated = self.take_tokens(end.min(text_end));
+        let last = self.take_tokens(end).pop();
+        let events = [
+            (!prompt.is_empty()).then_some(Event::Prompt(prompt)),
+            (!generated.is_empty()).then_some(Event::Tokens(generated)),
+            last.map(Event::End),
+        ];
+        for event in events.into_iter().flatten() {
+            if self.events.try_send(event).is_err() {
                 return self.finish(FinishReason::Cancelled);
             }
         }
-        match decided.end {
-            Some(End::Stop) => self.finish(FinishReason::Stop),
-            Some(End::Length) => self.finish(FinishReason::Length),
-            None => {}
+        if self.reported == self.context.len()
+            && let Some(reason) = self.ending.take()
+        {
+            self.finish(reason);
         }
+    }
+
+    /// The unreported tokens before index `end`, with their logprobs.
+    fn take_tokens(&mut self, end: usize) -> Vec<Token> {
+        let tokens = self.context.get(self.reported..end).unwrap_or_default();
+        self.reported += tokens.len();
+        tokens
+            .iter()
+            .map(|&id| Token {
+                id,
+                logprobs: self.known.pop_front().flatten(),
+            })
+            .collect()
     }
 
     /// Ends the sequence and says so. A reader that is gone or too far behind

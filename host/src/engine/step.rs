@@ -1,7 +1,7 @@
 //! One step of the batch.
 
 use super::{
-    EngineConfig, Fault, FinishReason, Model, ModelError, Row, handle::Counters,
+    EngineConfig, Fault, FinishReason, Model, ModelError, ModelInfo, Row, handle::Counters,
     scheduler::Scheduler, sequence::Sequence,
 };
 use std::{
@@ -19,6 +19,8 @@ pub(super) struct Engine {
     pub(super) scheduler: Scheduler,
     workers: rayon::ThreadPool,
     counters: Arc<Counters>,
+    /// Ids from here up are padding.
+    tokenizer_size: usize,
     rows: Vec<Row>,
 }
 
@@ -26,6 +28,7 @@ impl Engine {
     pub(super) fn new(
         config: &EngineConfig,
         model: Box<dyn Model>,
+        info: &ModelInfo,
         counters: Arc<Counters>,
     ) -> Result<Self, rayon::ThreadPoolBuildError> {
         let workers = rayon::ThreadPoolBuilder::new()
@@ -37,6 +40,7 @@ impl Engine {
             scheduler: Scheduler::new(config),
             workers,
             counters,
+            tokenizer_size: info.tokenizer_size as usize,
             rows: Vec::new(),
         })
     }
@@ -92,29 +96,31 @@ impl Engine {
         computed
     }
 
-    /// Lets every chain that sampled choose from its logits row.
+    /// Hands every sequence its logits rows, from which chains choose.
     fn choose(&mut self) {
         let started = Instant::now();
         let width = self.model.vocabulary_size();
-        let logits = self.model.logits();
-        let mut sampled: Vec<_> = self
-            .scheduler
-            .sequences()
-            .iter_mut()
-            .filter(|s| s.samples())
-            .zip(logits.chunks_exact_mut(width))
-            .filter(|(s, _)| s.wants_finish())
-            .collect();
-        let choose = |(sequence, row): &mut (&mut Sequence, &mut [f32])| {
-            guarded(sequence, |s| s.choose(row));
+        let tokenizer_size = self.tokenizer_size;
+        let mut logits = self.model.logits();
+        let mut readers = Vec::new();
+        for sequence in self.scheduler.sequences() {
+            let n_own = sequence.n_rows() * width;
+            let (rows, others) = std::mem::take(&mut logits).split_at_mut(n_own);
+            logits = others;
+            if !rows.is_empty() && sequence.reads_rows() {
+                readers.push((sequence, rows));
+            }
+        }
+        let choose = |(sequence, rows): &mut (&mut Sequence, &mut [f32])| {
+            guarded(sequence, |s| s.read_rows(rows, width, tokenizer_size));
         };
         // One row is done before another thread has woken up.
-        if let [only] = &mut sampled[..] {
+        if let [only] = &mut readers[..] {
             choose(only);
-        } else if !sampled.is_empty() {
+        } else if !readers.is_empty() {
             use rayon::prelude::*;
             self.workers
-                .install(|| sampled.par_iter_mut().with_max_len(1).for_each(choose));
+                .install(|| readers.par_iter_mut().with_max_len(1).for_each(choose));
         }
         self.counters.chosen(started.elapsed());
     }

@@ -56,6 +56,7 @@ fn submit(
             max_tokens,
             end_ids: vec![1],
             chain,
+            logprobs: None,
             events,
         })
         .unwrap();
@@ -66,8 +67,9 @@ fn read(mut events: mpsc::Receiver<Event>) -> (Vec<TokenId>, FinishReason) {
     let mut tokens = Vec::new();
     loop {
         match events.blocking_recv().unwrap() {
-            Event::Tokens(more) => tokens.extend(more),
+            Event::Tokens(more) => tokens.extend(more.iter().map(|token| token.id)),
             Event::Finished(reason) => return (tokens, reason),
+            other => panic!("nobody asked for {other:?}"),
         }
     }
 }
@@ -219,6 +221,7 @@ fn a_lost_model_ends_every_sequence_and_refuses_new_ones() {
         max_tokens: 1,
         end_ids: vec![],
         chain: greedy(),
+        logprobs: None,
         events,
     });
     assert_eq!(refused, Err(SubmitError::Stopped));
@@ -289,6 +292,7 @@ fn a_reader_that_falls_a_buffer_behind_is_cancelled_and_nobody_waits() {
             max_tokens: 100,
             end_ids: vec![1],
             chain: greedy(),
+            logprobs: None,
             events,
         })
         .unwrap();
@@ -315,11 +319,12 @@ fn a_full_queue_and_impossible_submissions_are_refused() {
             max_tokens,
             end_ids: vec![],
             chain: greedy(),
+            logprobs: None,
             events,
         })
     };
     assert_eq!(try_submit(vec![2], 1), Err(SubmitError::Busy { limit: 0 }));
-    for (prompt, max_tokens) in [(vec![], 1), (vec![2], 0), (vec![V], 1), (vec![2; 200], 57)] {
+    for (prompt, max_tokens) in [(vec![], 1), (vec![V], 1), (vec![2; 200], 57)] {
         let refused = try_submit(prompt, max_tokens);
         assert!(
             matches!(refused, Err(SubmitError::Invalid(_))),
@@ -384,5 +389,170 @@ proptest! {
                 prop_assert_eq!(call, &vec![*token]);
             }
         }
+    }
+}
+
+/// ln(e / (11 + e)) and ln(1 / (11 + e)): the logprobs of the scripted model's
+/// favourite, and of every other token.
+const FAVOURITE: f64 = -1.618_729;
+const OTHER: f64 = -2.618_729;
+
+fn submit_for_logprobs(
+    handle: &Handle,
+    prompt: &[TokenId],
+    max_tokens: u32,
+    chain: Box<dyn Chain>,
+    options: LogprobOptions,
+) -> mpsc::Receiver<Event> {
+    let (events, receiver) = mpsc::channel(EVENT_BUFFER);
+    handle
+        .submit(Submission {
+            prompt: prompt.to_vec(),
+            max_tokens,
+            end_ids: vec![1],
+            chain,
+            logprobs: Some(options),
+            events,
+        })
+        .unwrap();
+    receiver
+}
+
+const RAW: LogprobOptions = LogprobOptions {
+    n_top: 1,
+    of: LogprobsOf::Raw,
+    prompt: true,
+};
+
+/// Every token in the order it was handed out, how it ended, and the end id.
+fn read_all(mut events: mpsc::Receiver<Event>) -> (Vec<Token>, Option<Token>, FinishReason) {
+    let (mut tokens, mut end) = (Vec::new(), None);
+    loop {
+        match events.blocking_recv().unwrap() {
+            Event::Prompt(more) | Event::Tokens(more) => tokens.extend(more),
+            Event::End(token) => end = Some(token),
+            Event::Finished(reason) => return (tokens, end, reason),
+        }
+    }
+}
+
+/// Each token's logprobs are those of the row that its predecessors give.
+fn check_logprobs(tokens: &[Token]) {
+    let ids: Vec<_> = tokens.iter().map(|token| token.id).collect();
+    assert_eq!(tokens[0].logprobs, None);
+    for (i, token) in tokens.iter().enumerate().skip(1) {
+        let found = token.logprobs.as_ref().unwrap();
+        let favourite = next(&ids[..i]);
+        let expected = if token.id == favourite {
+            FAVOURITE
+        } else {
+            OTHER
+        };
+        assert!((found.logprob - expected).abs() < 1e-5, "{i}: {found:?}");
+        assert_eq!(found.top[0].0, favourite, "{i}");
+        assert!((found.top[0].1 - FAVOURITE).abs() < 1e-5, "{i}");
+    }
+}
+
+#[test]
+fn prompt_sampled_and_forced_tokens_come_with_the_logprobs_of_their_position() {
+    for (prefill_chunk, max_tokens, n_tokens) in [(256, 20, 20), (1, 20, 20), (3, 4, 4)] {
+        let (handle, _) = start(EngineConfig {
+            prefill_chunk,
+            ..EngineConfig::default()
+        });
+        let chain = ScriptedChain::new(|accepted: &[TokenId]| {
+            Ok(match accepted.len() {
+                2 | 9 => Plan::Force(vec![7, 8, 9, 7]),
+                _ => Plan::Sample,
+            })
+        });
+        let neighbour = submit(&handle, &[3; 30], 30, greedy());
+        let prompt = [4, 5, 6, 7, 8];
+        let events = submit_for_logprobs(&handle, &prompt, max_tokens, Box::new(chain), RAW);
+        let (tokens, end, reason) = read_all(events);
+        assert_eq!((end, reason), (None, FinishReason::Length));
+        assert_eq!(tokens.len(), prompt.len() + n_tokens);
+        assert_eq!(
+            tokens[7..].iter().take(2).map(|t| t.id).collect::<Vec<_>>(),
+            [7, 8]
+        );
+        check_logprobs(&tokens);
+        assert_eq!(read(neighbour).0, expected(&[3; 30], 30));
+    }
+}
+
+#[test]
+fn an_end_id_is_handed_out_for_its_logprobs_alone() {
+    for forced in [vec![1], vec![5, 6, 1, 9]] {
+        let list = forced.clone();
+        let chain = ScriptedChain::new(move |_: &[TokenId]| Ok(Plan::Force(list.clone())));
+        let (handle, _) = start(EngineConfig::default());
+        let events = submit_for_logprobs(&handle, &[4, 5], 30, Box::new(chain), RAW);
+        let (mut tokens, end, reason) = read_all(events);
+        assert_eq!(reason, FinishReason::Stop);
+        let end = end.unwrap();
+        assert_eq!(end.id, 1);
+        tokens.push(end);
+        let ids: Vec<_> = tokens[2..].iter().map(|token| token.id).collect();
+        let n = forced.iter().position(|&id| id == 1).unwrap();
+        assert_eq!(ids, forced[..=n]);
+        check_logprobs(&tokens);
+    }
+}
+
+#[test]
+fn a_sequence_of_no_tokens_has_the_prompts_logprobs() {
+    let (handle, _) = start(EngineConfig::default());
+    for prompt in [&[4][..], &[4, 5, 6]] {
+        let (tokens, end, reason) =
+            read_all(submit_for_logprobs(&handle, prompt, 0, greedy(), RAW));
+        assert_eq!((end, reason), (None, FinishReason::Length));
+        assert_eq!(tokens.len(), prompt.len());
+        check_logprobs(&tokens);
+    }
+    assert_eq!(
+        read(submit(&handle, &[4], 0, greedy())),
+        (vec![], FinishReason::Length)
+    );
+}
+
+/// A chain that bans the model's favourite and takes the next best.
+struct Contrary;
+
+impl Chain for Contrary {
+    fn plan(&mut self, _: &[TokenId]) -> Result<Plan, Fault> {
+        Ok(Plan::Sample)
+    }
+
+    fn finish(&mut self, row: &mut [f32]) -> Result<TokenId, Fault> {
+        let best = row.iter().position(|&l| l > 0.5).unwrap();
+        row[best] = f32::NEG_INFINITY;
+        Ok(if best == 2 { 3 } else { 2 })
+    }
+}
+
+#[test]
+fn processed_logprobs_are_those_of_the_row_the_sampler_had() {
+    let (handle, _) = start(EngineConfig::default());
+    let of = |of| LogprobOptions {
+        n_top: 20,
+        of,
+        prompt: false,
+    };
+    let run = |options| {
+        let events = submit_for_logprobs(&handle, &[4], 3, Box::new(Contrary), options);
+        read_all(events).0
+    };
+    // Eleven tokens are left, all alike: ln(1 / 11).
+    for token in run(of(LogprobsOf::Processed)) {
+        let found = token.logprobs.unwrap();
+        assert!((found.logprob + 2.397_895).abs() < 1e-5);
+        assert_eq!(found.top.len(), 11);
+    }
+    for token in run(of(LogprobsOf::Raw)) {
+        let found = token.logprobs.unwrap();
+        assert!((found.logprob - OTHER).abs() < 1e-5);
+        assert_eq!(found.top.len(), 12);
     }
 }

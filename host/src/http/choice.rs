@@ -1,27 +1,62 @@
 //! The choices of a request while they run: events in, text and ends out.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Poll;
 
 use tokio::sync::mpsc;
 
 use super::errors::{ApiError, Code};
-use crate::engine::{Event, FinishReason, Handle, Submission, SubmitError};
-use crate::text::{StopStrings, TextStream};
+use super::logprobs::{Entry, Offsets, prompt_bytes};
+use crate::engine::{Event, FinishReason, Handle, Submission, SubmitError, Token};
+use crate::plugin::{Explanation, Report, StageReport};
+use crate::text::{StopStrings, TextStream, Vocabulary};
+
+/// How a choice is shown.
+pub(super) struct Showing {
+    pub(super) vocabulary: Arc<Vocabulary>,
+    pub(super) stop: Arc<StopStrings>,
+    pub(super) min_tokens: usize,
+    pub(super) logprobs: bool,
+    /// Whether the end id has a logprobs entry too, as in completions.
+    pub(super) end_entry: bool,
+    pub(super) echo: Option<Echo>,
+}
+
+/// The prompt, shown before the completion.
+#[derive(Clone, Debug)]
+pub(super) struct Echo {
+    pub(super) text: String,
+    /// Tokens whose logprobs come before the text is shown.
+    pub(super) n_tokens: usize,
+    /// Whether the first token is no part of the text: the tokenizer put it
+    /// there.
+    pub(super) starts_hidden: bool,
+}
 
 /// One choice: a sequence of the engine and the text it becomes.
 pub(super) struct Choice {
     /// Dropping it cancels the sequence. None once the choice has ended.
     events: Option<mpsc::Receiver<Event>>,
+    report: Arc<Report>,
     text: TextStream,
-    stop: Arc<StopStrings>,
+    showing: Showing,
+    offsets: Offsets,
+    /// Tokens of which it is not known yet whether they are shown.
+    unshown: VecDeque<Token>,
+    /// Entries that wait for the text they belong to.
+    entries: Vec<Entry>,
+    end_token: Option<Token>,
 }
 
 /// What is new about a choice.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Default, PartialEq)]
 pub(super) struct Update {
     /// To be shown now; may be empty.
     pub(super) text: String,
+    /// Logprobs of the tokens that make up the text, where they are wanted.
+    pub(super) entries: Vec<Entry>,
+    pub(super) explained: Vec<Explanation>,
     /// Set by the last update.
     pub(super) end: Option<Finish>,
 }
@@ -34,34 +69,74 @@ pub(super) struct Finish {
     /// The stop string that was found.
     pub(super) stop_string: Option<String>,
     pub(super) completion_tokens: usize,
+    /// The stages that ran, and what they did.
+    pub(super) stages: Vec<StageReport>,
 }
 
 impl Choice {
     pub(super) fn new(
         events: mpsc::Receiver<Event>,
-        text: TextStream,
-        stop: Arc<StopStrings>,
+        report: Arc<Report>,
+        showing: Showing,
     ) -> Self {
+        let text = TextStream::new(
+            showing.vocabulary.clone(),
+            showing.stop.clone(),
+            showing.min_tokens,
+        );
         Self {
             events: Some(events),
+            report,
             text,
-            stop,
+            showing,
+            offsets: Offsets::default(),
+            unshown: VecDeque::new(),
+            entries: Vec::new(),
+            end_token: None,
         }
+    }
+
+    /// The prompt, once it is complete and as long as it was not shown.
+    fn take_echo(&mut self) -> Option<Update> {
+        let shown = &mut self.showing;
+        let echo = shown
+            .echo
+            .take_if(|echo| !shown.logprobs || self.entries.len() == echo.n_tokens)?;
+        Some(Update {
+            text: echo.text,
+            entries: std::mem::take(&mut self.entries),
+            ..Update::default()
+        })
     }
 
     /// Turns an event into text; `None` is a channel that closed without one.
     fn update(&mut self, event: Option<Event>) -> Result<Update, ApiError> {
         match event {
-            Some(Event::Tokens(ids)) => {
+            Some(Event::Prompt(tokens)) => {
+                let vocabulary = self.showing.vocabulary.clone();
+                for token in tokens {
+                    let is_first = self.entries.is_empty();
+                    let hidden = |echo: &Echo| echo.starts_hidden && is_first;
+                    let bytes = match &self.showing.echo {
+                        Some(echo) if hidden(echo) => &[],
+                        _ => prompt_bytes(token.id, &vocabulary),
+                    };
+                    self.enter(token, bytes);
+                }
+                Ok(self.take_echo().unwrap_or_default())
+            }
+            Some(Event::Tokens(tokens)) => {
                 let mut text = String::new();
-                for id in ids {
-                    let delta = self.text.push(id);
-                    text.push_str(&delta.text);
-                    if delta.stopped.is_some() {
+                for token in tokens {
+                    if self.push(token, &mut text) {
                         return Ok(self.end(text, "stop"));
                     }
                 }
-                Ok(Update { text, end: None })
+                Ok(self.shown(text))
+            }
+            Some(Event::End(token)) => {
+                self.end_token = Some(token);
+                Ok(Update::default())
             }
             Some(Event::Finished(FinishReason::Stop)) => Ok(self.end(String::new(), "stop")),
             Some(Event::Finished(FinishReason::Length)) => Ok(self.end(String::new(), "length")),
@@ -83,21 +158,73 @@ impl Choice {
         }
     }
 
+    /// Takes a generated token; true if it completes a stop string.
+    fn push(&mut self, token: Token, text: &mut String) -> bool {
+        let delta = self.text.push(token.id);
+        text.push_str(&delta.text);
+        if self.showing.logprobs {
+            self.unshown.push_back(token);
+            self.enter_shown(delta.n_tokens);
+        }
+        delta.stopped.is_some()
+    }
+
+    /// Makes entries of the next `n` tokens, which are shown.
+    fn enter_shown(&mut self, n: usize) {
+        let vocabulary = self.showing.vocabulary.clone();
+        let shown: Vec<_> = self.unshown.drain(..n.min(self.unshown.len())).collect();
+        for token in shown {
+            let bytes = vocabulary.token_bytes(token.id);
+            self.enter(token, bytes);
+        }
+    }
+
+    fn enter(&mut self, token: Token, bytes: &[u8]) {
+        self.entries.push(Entry {
+            id: token.id,
+            logprobs: token.logprobs,
+            offset: self.offsets.next(bytes),
+        });
+    }
+
+    /// An update with this text. What belongs to a token waits for text to
+    /// come with.
+    fn shown(&mut self, text: String) -> Update {
+        if text.is_empty() {
+            return Update::default();
+        }
+        Update {
+            text,
+            entries: std::mem::take(&mut self.entries),
+            explained: self.report.take_explanations(),
+            end: None,
+        }
+    }
+
     /// Ends the choice, showing what was held back unless a stop string ended
     /// it.
     fn end(&mut self, mut text: String, reason: &'static str) -> Update {
         self.events = None;
-        text.push_str(&self.text.finish().text);
+        let delta = self.text.finish();
+        text.push_str(&delta.text);
+        self.enter_shown(delta.n_tokens);
         let stopped = self.text.stopped();
+        let end_token = self.end_token.take();
+        if let Some(token) = end_token.filter(|_| self.showing.end_entry && stopped.is_none()) {
+            self.enter(token, &[]);
+        }
         let end = Finish {
             reason: if stopped.is_some() { "stop" } else { reason },
             stop_string: stopped
-                .and_then(|index| self.stop.get(index))
+                .and_then(|index| self.showing.stop.get(index))
                 .map(str::to_owned),
             completion_tokens: self.text.n_tokens(),
+            stages: self.report.stages(),
         };
         Update {
             text,
+            entries: std::mem::take(&mut self.entries),
+            explained: self.report.take_explanations(),
             end: Some(end),
         }
     }
@@ -138,6 +265,10 @@ impl Answers {
     /// # Errors
     /// The first choice that fails; the request fails with it.
     pub(super) async fn next(&mut self) -> Result<Option<(usize, Update)>, ApiError> {
+        let echoes = self.choices.iter_mut().map(Choice::take_echo);
+        if let Some((index, echo)) = echoes.enumerate().find_map(|(i, echo)| Some((i, echo?))) {
+            return Ok(Some((index, echo)));
+        }
         let count = self.choices.len();
         let ready = std::future::poll_fn(|context| {
             let mut running = false;

@@ -2,10 +2,40 @@
 
 use serde_json::Value;
 
+use super::choice::Echo;
 use super::errors::{ApiError, Code, shown};
 use super::fields::{Given, as_integer};
+use super::logprobs::prompt_text;
 use crate::engine::TokenId;
 use crate::text::{Tokenizer, TokenizerError};
+
+/// A prompt, as ids and as it was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Prompt {
+    pub(super) ids: Vec<TokenId>,
+    /// None if it was given as ids, or made from messages.
+    pub(super) text: Option<String>,
+}
+
+impl Prompt {
+    /// How it is shown before a completion.
+    pub(super) fn echo(&self, tokenizer: &Tokenizer) -> Echo {
+        let vocabulary = tokenizer.vocabulary();
+        let text = match &self.text {
+            Some(text) => text.clone(),
+            None => prompt_text(&self.ids, vocabulary),
+        };
+        let first = self.ids.first().copied();
+        let named = first.and_then(|id| vocabulary.special_name(id));
+        Echo {
+            n_tokens: self.ids.len(),
+            starts_hidden: first.is_some()
+                && first == tokenizer.bos()
+                && !named.is_some_and(|name| text.starts_with(name)),
+            text,
+        }
+    }
+}
 
 /// Reads `prompt`: a string, a list of token ids, or a list of either, in
 /// which each becomes a prompt.
@@ -13,7 +43,7 @@ pub(super) fn read_prompts(
     given: &Given,
     tokenizer: &Tokenizer,
     max_prompts: usize,
-) -> Result<Vec<Vec<TokenId>>, ApiError> {
+) -> Result<Vec<Prompt>, ApiError> {
     const EXPECTED: &str =
         "a string, a list of token ids, a list of strings or a list of lists of token ids";
     let prompts = match &given.value {
@@ -37,22 +67,21 @@ pub(super) fn read_prompts(
         },
         _ => return Err(given.invalid(EXPECTED)),
     };
-    if prompts.iter().any(Vec::is_empty) {
+    if prompts.iter().any(|prompt| prompt.ids.is_empty()) {
         let message = "a prompt has no tokens; the model needs at least one to start from";
         return Err(ApiError::of(Code::InvalidValue, given.sent_as, message));
     }
     Ok(prompts)
 }
 
-fn read_ids(
-    given: &Given,
-    items: &[Value],
-    tokenizer: &Tokenizer,
-) -> Result<Vec<TokenId>, ApiError> {
-    items
+fn read_ids(given: &Given, items: &[Value], tokenizer: &Tokenizer) -> Result<Prompt, ApiError> {
+    let ids = items
         .iter()
-        .map(|item| read_id(given.sent_as, item, tokenizer.size()))
-        .collect()
+        .map(|item| read_id(given.sent_as, item, tokenizer.size()));
+    Ok(Prompt {
+        ids: ids.collect::<Result<_, _>>()?,
+        text: None,
+    })
 }
 
 /// Reads a token id below `limit`.
@@ -70,10 +99,14 @@ pub(super) fn read_id(field: &str, item: &Value, limit: u32) -> Result<TokenId, 
         })
 }
 
-fn tokenize(text: &str, tokenizer: &Tokenizer) -> Result<Vec<TokenId>, ApiError> {
-    tokenizer
+fn tokenize(text: &str, tokenizer: &Tokenizer) -> Result<Prompt, ApiError> {
+    let ids = tokenizer
         .encode_prompt(text)
-        .map_err(|error| tokenizer_error("prompt", &error))
+        .map_err(|error| tokenizer_error("prompt", &error))?;
+    Ok(Prompt {
+        ids,
+        text: Some(text.to_owned()),
+    })
 }
 
 /// Why a text could not be tokenized, for the client who sent it in `field`.
@@ -115,7 +148,8 @@ mod tests {
             sent_as: "prompt",
             value: prompt,
         };
-        read_prompts(&given, &tokenizer, 4)
+        let prompts = read_prompts(&given, &tokenizer, 4)?;
+        Ok(prompts.into_iter().map(|prompt| prompt.ids).collect())
     }
 
     #[test]

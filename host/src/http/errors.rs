@@ -53,6 +53,8 @@ codes! {
     TemplateError "template_error" 400 "invalid_request_error" "The model's chat template refused the messages.";
     ContextLengthExceeded "context_length_exceeded" 400 "invalid_request_error" "The prompt leaves no room for a token in the model's context.";
     InvalidPlugin "invalid_plugin" 400 "invalid_request_error" "The uploaded bytes are not a usable plugin.";
+    Unauthorized "unauthorized" 401 "authentication_error" "The request carries no token that the server knows.";
+    Forbidden "forbidden" 403 "permission_error" "The token's scopes, or the server's configuration, do not allow this.";
     ModelNotFound "model_not_found" 404 "invalid_request_error" "The server has no model of this name.";
     PluginNotFound "plugin_not_found" 404 "invalid_request_error" "The registry has no plugin under this reference.";
     NotFound "not_found" 404 "invalid_request_error" "There is no such route.";
@@ -65,6 +67,7 @@ codes! {
     InternalError "internal_error" 500 "server_error" "A defect of the server.";
     Cancelled "cancelled" 503 "server_error" "The sequence was cancelled because its reader fell too far behind, or the engine ended.";
     Overloaded "overloaded" 503 "server_error" "Too many requests wait already; try again after the seconds in `retry-after`.";
+    PluginDisabled "plugin_disabled" 503 "server_error" "A plugin of the request's chain failed too often and is off until it is enabled again.";
     Stopped "stopped" 503 "server_error" "The server is shutting down, or its engine has stopped.";
 }
 

@@ -1,6 +1,6 @@
 //! Every field of a generation request, and what becomes of it.
 
-use DefaultStage::{Penalties, Rules, Sampler};
+use DefaultStage::{AdaptiveP, Dry, Mirostat, Penalties, Rules, Sampler};
 use Meaning::{Alias, Ignored, Only, Read, Stage};
 
 /// Which route a request came by.
@@ -12,12 +12,16 @@ pub(super) enum Endpoint {
     Completions,
 }
 
-/// A stage of the default chain.
+/// A stage that the fields of a request can put into the default chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DefaultStage {
     Rules,
     Penalties,
+    Dry,
+    Grammar,
     Sampler,
+    Mirostat,
+    AdaptiveP,
 }
 
 impl DefaultStage {
@@ -26,8 +30,17 @@ impl DefaultStage {
         match self {
             Rules => "rules",
             Penalties => "penalties",
+            Dry => "dry",
+            Self::Grammar => "grammar",
             Sampler => "sampler",
+            Mirostat => "mirostat",
+            AdaptiveP => "adaptive-p",
         }
+    }
+
+    /// Whether it is one of those of which a chain has one.
+    pub(super) fn is_sampler(self) -> bool {
+        matches!(self, Sampler | Mirostat | AdaptiveP)
     }
 }
 
@@ -85,6 +98,20 @@ const FIELDS: &[Field] = &[
     field("stream_options", Read),
     field("processors", Read),
     field("chain", Read),
+    field("dialect", Read),
+    field("explain", Read),
+    field("logprobs", Read),
+    of(Endpoint::Chat, "top_logprobs"),
+    field("n_probs", Read),
+    field("logprobs_mode", Read),
+    field("echo", Read),
+    // One constraint of the text.
+    field("response_format", Read),
+    field("structured_outputs", Read),
+    field("guided_json", Read),
+    field("guided_regex", Read),
+    field("guided_choice", Read),
+    field("guided_grammar", Read),
     // Parameters of the default chain.
     field("allowed_token_ids", Stage(Rules)),
     field("logit_bias", Stage(Rules)),
@@ -104,7 +131,27 @@ const FIELDS: &[Field] = &[
     field("min_p", Stage(Sampler)),
     field("xtc_probability", Stage(Sampler)),
     field("xtc_threshold", Stage(Sampler)),
+    field("typical_p", Stage(Sampler)),
+    field("top_n_sigma", Stage(Sampler)),
+    field("epsilon_cutoff", Stage(Sampler)),
+    field("eta_cutoff", Stage(Sampler)),
+    field("top_a", Stage(Sampler)),
+    field("smoothing_factor", Stage(Sampler)),
+    field("smoothing_curve", Stage(Sampler)),
+    field("dynatemp_range", Stage(Sampler)),
+    field("dynatemp_exponent", Stage(Sampler)),
     field("min_keep", Stage(Sampler)),
+    field("order", Stage(Sampler)),
+    field("dry_multiplier", Stage(Dry)),
+    field("dry_base", Stage(Dry)),
+    field("dry_allowed_length", Stage(Dry)),
+    field("dry_range", Stage(Dry)),
+    field("dry_sequence_breakers", Stage(Dry)),
+    field("mirostat", Stage(Mirostat)),
+    field("mirostat_tau", Stage(Mirostat)),
+    field("mirostat_eta", Stage(Mirostat)),
+    field("adaptive_target", Stage(AdaptiveP)),
+    field("adaptive_decay", Stage(AdaptiveP)),
     // Other names in use.
     field("max_completion_tokens", Alias("max_tokens")),
     field("n_predict", Alias("max_tokens")),
@@ -117,19 +164,8 @@ const FIELDS: &[Field] = &[
     field("mirostat_mode", Alias("mirostat")),
     field("samplers", Alias("order")),
     field("sampler_priority", Alias("order")),
-    field("guided_json", Alias("structured_outputs")),
-    field("guided_regex", Alias("structured_outputs")),
-    field("guided_choice", Alias("structured_outputs")),
-    field("guided_grammar", Alias("structured_outputs")),
     // Known, and honoured at the value that changes nothing.
-    field("logprobs", Only(&["false"])),
-    field("n_probs", Only(&["0"])),
-    field("top_logprobs", Only(&["0"])),
-    field("logprobs_mode", Only(&["\"raw\""])),
-    field("echo", Only(&["false"])),
     field("suffix", Only(&["\"\""])),
-    field("response_format", Only(&["{\"type\":\"text\"}"])),
-    field("structured_outputs", Only(&[])),
     field("tools", Only(&["[]"])),
     field("tool_choice", Only(&["\"none\"", "\"auto\""])),
     field("parallel_tool_calls", Only(&["true", "false"])),
@@ -141,31 +177,6 @@ const FIELDS: &[Field] = &[
     field("length_penalty", Only(&["1"])),
     field("skip_special_tokens", Only(&["true"])),
     field("include_stop_str_in_output", Only(&["false"])),
-    field("dialect", Only(&["\"openai\""])),
-    field("explain", Only(&["false"])),
-    field("order", Only(&[])),
-    field("typical_p", Only(&["1"])),
-    field("top_n_sigma", Only(&["0", "-1"])),
-    field("top_a", Only(&["0"])),
-    field("epsilon_cutoff", Only(&["0"])),
-    field("eta_cutoff", Only(&["0"])),
-    field("smoothing_factor", Only(&["0"])),
-    field("smoothing_curve", Only(&["1"])),
-    field("dynatemp_range", Only(&["0"])),
-    field("dynatemp_exponent", Only(&["1"])),
-    field("dry_multiplier", Only(&["0"])),
-    field("dry_base", Only(&["1.75"])),
-    field("dry_allowed_length", Only(&["2"])),
-    field("dry_range", Only(&["0"])),
-    field(
-        "dry_sequence_breakers",
-        Only(&["[\"\\n\",\":\",\"\\\"\",\"*\"]"]),
-    ),
-    field("mirostat", Only(&["0"])),
-    field("mirostat_tau", Only(&["5"])),
-    field("mirostat_eta", Only(&["0.1"])),
-    field("adaptive_target", Only(&["-1"])),
-    field("adaptive_decay", Only(&[])),
     // Cannot change a token.
     field("user", Ignored),
     field("metadata", Ignored),

@@ -11,7 +11,7 @@ use super::choice::Answers;
 use super::errors::ApiError;
 use super::field_table::Endpoint;
 use super::request::{Prepared, prepare};
-use super::wire::{Reply, Usage};
+use super::wire::{Ended, Reply, Usage};
 use super::{Service, blocking, read_body, sse};
 
 pub(super) async fn completions(
@@ -34,7 +34,6 @@ async fn generate(
     request: Request,
 ) -> Result<Response, ApiError> {
     let body = read_body(request, service.limits.request_bytes).await?;
-    let reply = Reply::new(endpoint, &service.model.id);
     let prepared = {
         let service = service.clone();
         blocking(move || prepare(&service, endpoint, &body)).await?
@@ -44,8 +43,10 @@ async fn generate(
         prompt_tokens,
         seed,
         stream,
+        logprobs,
         ignored,
     } = prepared;
+    let reply = Reply::new(endpoint, &service.model, logprobs);
     let answers = Answers::submit(&service.engine, sequences)?;
     let mut response = match stream {
         Some(options) => sse::respond(answers, reply, options, prompt_tokens),
@@ -62,21 +63,18 @@ async fn respond(
     reply: &Reply,
     prompt_tokens: usize,
 ) -> Result<Response, ApiError> {
-    let mut texts = vec![String::new(); answers.len()];
-    let mut ends = vec![None; answers.len()];
+    let mut choices: Vec<_> = (0..answers.len()).map(|_| Ended::default()).collect();
+    let mut completion_tokens = 0;
     while let Some((index, update)) = answers.next().await? {
-        texts[index].push_str(&update.text);
-        ends[index] = update.end;
+        let choice = &mut choices[index];
+        choice.text.push_str(&update.text);
+        choice.entries.extend(update.entries);
+        choice.explained.extend(update.explained);
+        if let Some(finish) = update.end {
+            completion_tokens += finish.completion_tokens;
+            choice.finish = Some(finish);
+        }
     }
-    let choices: Vec<_> = texts
-        .into_iter()
-        .zip(ends)
-        .filter_map(|(text, end)| Some((text, end?)))
-        .collect();
-    let completion_tokens = choices
-        .iter()
-        .map(|(_, finish)| finish.completion_tokens)
-        .sum();
     let usage = Usage {
         prompt_tokens,
         completion_tokens,

@@ -3,19 +3,24 @@
 //! A generation request passes through the files in this order: [`body`] makes
 //! one JSON object of the bytes, [`fields`] sorts its fields by [`field_table`],
 //! [`request`] turns them into sequences that are ready to run, with the prompt
-//! from [`chat`] or [`completions`] and the stages from [`stages`];
+//! from [`chat`] or [`completions`] and the stages from [`stages`], which
+//! [`dialect`] and [`constraint`] shape;
 //! [`generate`] hands them to the engine, [`choice`] turns its events into
 //! text, and [`wire`] and [`sse`] into an answer. [`errors`] lists every error
-//! there is.
+//! there is, [`access`] who may ask.
 
+mod access;
 mod body;
 mod chat;
 mod choice;
 mod completions;
+mod constraint;
+mod dialect;
 pub mod errors;
 mod field_table;
 mod fields;
 mod generate;
+mod logprobs;
 mod models;
 mod plugins;
 mod request;
@@ -31,7 +36,7 @@ use std::time::{Duration, SystemTime};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request};
+use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request, State};
 use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -42,6 +47,7 @@ use crate::engine::Handle;
 use crate::plugin::{Registry, Runtime};
 use errors::{ApiError, Code};
 
+pub use access::{Access, Caller, Scope, TokensError};
 pub use served_model::ServedModel;
 
 /// The longest a body may take to arrive; a client that stalls longer is told
@@ -55,6 +61,7 @@ pub struct Service {
     pub runtime: Arc<Runtime>,
     pub registry: Arc<Registry>,
     pub limits: RequestLimits,
+    pub access: Access,
 }
 
 /// The most that one request may ask for.
@@ -87,15 +94,18 @@ pub fn router(service: Arc<Service>) -> Router {
         .route("/v1/chat/completions", post(generate::chat_completions))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*id}", get(models::show))
+        .route("/v1/dialects", get(dialect::list))
         .route("/v1/plugins", get(plugins::list).put(plugins::upload))
         .route(
             "/v1/plugins/{reference}",
             get(plugins::show).delete(plugins::remove),
         )
+        .route("/v1/plugins/{reference}/enable", post(plugins::enable))
         .route("/health", get(models::health))
         .route("/metrics", get(models::metrics))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
+        .layer(middleware::from_fn_with_state(service.clone(), authorize))
         .layer(middleware::from_fn(mark))
         .with_state(service)
 }
@@ -109,6 +119,20 @@ async fn no_method(request: Request) -> ApiError {
     let path = errors::shown(&request.uri().path().into());
     let message = format!("{path} does not answer {}", request.method());
     ApiError::new(Code::MethodNotAllowed, message)
+}
+
+/// Lets pass who may, and says who it is.
+async fn authorize(
+    State(service): State<Arc<Service>>,
+    mut request: Request,
+    next: Next,
+) -> Result<Response, ApiError> {
+    let path = request.uri().path();
+    let caller = service
+        .access
+        .check(request.method(), path, request.headers())?;
+    request.extensions_mut().insert(caller);
+    Ok(next.run(request).await)
 }
 
 /// Gives each response its `x-request-id`, and a panic its own: a 500 for that

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
+use axum::{Extension, Json};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
+use super::access::Caller;
 use super::errors::{ApiError, Code, shown};
 use super::{PathParam, Service, blocking, path_param, read_body, unix_seconds};
 use crate::plugin::{Plugin, RemoveError, UploadCode, UploadError, Uploaded};
@@ -20,6 +21,7 @@ static UPLOADS: Semaphore = Semaphore::const_new(4);
 /// there already.
 pub(super) async fn upload(
     State(service): State<Arc<Service>>,
+    Extension(Caller(by)): Extension<Caller>,
     request: Request,
 ) -> Result<(StatusCode, Json<Value>), ApiError> {
     // The others wait with their bodies unread, so they cost a connection each.
@@ -32,7 +34,7 @@ pub(super) async fn upload(
         let _permit = permit;
         service
             .registry
-            .upload(&bytes)
+            .upload_by(&bytes, by.as_deref())
             .map_err(|error| upload_error(&error))
     })
     .await?;
@@ -63,7 +65,9 @@ pub(super) async fn show(
         .registry
         .get(&reference)
         .ok_or_else(|| not_found(&reference))?;
-    Ok(Json(describe(&plugin)))
+    let mut shown = describe(&plugin);
+    shown["log"] = messages(&plugin);
+    Ok(Json(shown))
 }
 
 /// `DELETE`: hides what the reference names from new requests; running ones
@@ -78,12 +82,35 @@ pub(super) async fn remove(
         .remove(&reference)
         .map_err(|error| match error {
             RemoveError::NotFound { .. } => not_found(&reference),
+            RemoveError::Store(_) => ApiError::new(Code::InternalError, error.to_string()),
             RemoveError::Builtin { .. } => ApiError::new(Code::PluginConflict, error.to_string()),
         })?;
     let removed: Vec<_> = removed.iter().map(|plugin| describe(plugin)).collect();
     Ok(Json(
         json!({"object": "list", "deleted": true, "data": removed}),
     ))
+}
+
+/// `POST …/enable`: lets a plugin that failed too often be used again.
+pub(super) async fn enable(
+    State(service): State<Arc<Service>>,
+    path: PathParam,
+) -> Result<Json<Value>, ApiError> {
+    let reference = path_param(path)?;
+    let plugin = service
+        .registry
+        .get(&reference)
+        .ok_or_else(|| not_found(&reference))?;
+    plugin.enable();
+    Ok(Json(describe(&plugin)))
+}
+
+/// A plugin's last messages, for its author.
+fn messages(plugin: &Plugin) -> Value {
+    let shown = plugin.messages().into_iter().map(|(time, line)| {
+        json!({"time": unix_seconds(time), "level": line.level, "message": line.message})
+    });
+    shown.collect()
 }
 
 fn describe(plugin: &Plugin) -> Value {
@@ -96,7 +123,10 @@ fn describe(plugin: &Plugin) -> Value {
         "summary": plugin.summary,
         "builtin": plugin.builtin,
         "created": unix_seconds(plugin.uploaded_at),
+        "uploaded_by": plugin.uploaded_by,
         "size_bytes": plugin.size_bytes,
+        "faults": plugin.n_faults(),
+        "disabled": plugin.disabled(),
         "params_schema": plugin.params_schema,
     })
 }

@@ -11,15 +11,17 @@ use uuid::Uuid;
 
 use super::Service;
 use super::body::parse_object;
-use super::choice::Choice;
+use super::choice::{Choice, Showing};
+use super::completions::Prompt;
+use super::dialect::Dialect;
 use super::errors::{ApiError, Code, shown};
 use super::field_table::Endpoint;
 use super::fields::{Fields, Given};
 use super::stages::RequestChain;
-use super::{chat, completions};
-use crate::engine::{Chain, EVENT_BUFFER, Submission, TokenId};
-use crate::plugin::SequenceInfo;
-use crate::text::{StopStrings, TextStream};
+use super::{chat, completions, logprobs};
+use crate::engine::{EVENT_BUFFER, LogprobOptions, Submission, TokenId};
+use crate::plugin::{Choices, OpenChain, SequenceInfo};
+use crate::text::StopStrings;
 
 /// Most `stop_token_ids`: the engine compares every token with each.
 const MAX_STOP_TOKEN_IDS: usize = 256;
@@ -32,6 +34,8 @@ pub(super) struct Prepared {
     pub(super) prompt_tokens: usize,
     pub(super) seed: i64,
     pub(super) stream: Option<StreamOptions>,
+    /// Whether the answer has logprobs.
+    pub(super) logprobs: bool,
     /// Fields that cannot change a token.
     pub(super) ignored: Vec<&'static str>,
 }
@@ -44,8 +48,12 @@ pub(super) struct StreamOptions {
 
 /// What a request says beside its prompt and its stages.
 struct Terms {
+    endpoint: Endpoint,
     n: usize,
     max_tokens: Option<i128>,
+    echo: bool,
+    explain: bool,
+    logprobs: Option<LogprobOptions>,
     stop: Arc<StopStrings>,
     end_ids: Vec<TokenId>,
     seed: i64,
@@ -63,17 +71,15 @@ pub(super) fn prepare(
 ) -> Result<Prepared, ApiError> {
     let mut fields = Fields::admit(parse_object(body)?, endpoint)?;
     check_model(fields.take("model").as_ref(), &service.model.id)?;
-    let terms = Terms::read(&mut fields, service)?;
     let vocabulary_size = service.engine.model_info().vocabulary_size;
-    let chain = RequestChain::read(&mut fields, &service.registry, vocabulary_size)?;
+    let dialect = Dialect::read(&mut fields, vocabulary_size)?;
+    let terms = Terms::read(&mut fields, endpoint, service)?;
+    let chain = RequestChain::read(&mut fields, dialect, &service.registry, vocabulary_size)?;
     let prompts = match endpoint {
         Endpoint::Chat => {
             let template = service.model.template.as_ref();
-            vec![chat::read_prompt(
-                &mut fields,
-                &service.model.tokenizer,
-                template,
-            )?]
+            let ids = chat::read_prompt(&mut fields, &service.model.tokenizer, template)?;
+            vec![Prompt { ids, text: None }]
         }
         Endpoint::Completions => {
             let given = fields.required("prompt")?;
@@ -82,7 +88,7 @@ pub(super) fn prepare(
     };
     check_size(service, &chain, terms.n, prompts.len())?;
     let ignored = fields.finish()?;
-    let prompt_tokens = prompts.iter().map(Vec::len).sum();
+    let prompt_tokens = prompts.iter().map(|prompt| prompt.ids.len()).sum();
     let mut sequences = Vec::new();
     for prompt in prompts {
         sequences.extend(open(service, &chain, &terms, prompt)?);
@@ -92,6 +98,7 @@ pub(super) fn prepare(
         prompt_tokens,
         seed: terms.seed,
         stream: terms.stream,
+        logprobs: terms.logprobs.is_some(),
         ignored,
     })
 }
@@ -127,44 +134,60 @@ fn open(
     service: &Service,
     chain: &RequestChain,
     terms: &Terms,
-    prompt: Vec<TokenId>,
+    prompt: Prompt,
 ) -> Result<Vec<(Submission, Choice)>, ApiError> {
     let context_length = service.engine.model_info().context_length;
-    let max_tokens = terms.max_tokens_after(&prompt, context_length)?;
+    let max_tokens = terms.max_tokens_after(&prompt.ids, context_length)?;
     let min_tokens = check_min_tokens(chain, max_tokens)?;
+    let vocabulary = service.model.tokenizer.vocabulary();
+    let echo = terms.echo.then(|| prompt.echo(&service.model.tokenizer));
     let info = SequenceInfo {
-        prompt,
+        prompt: prompt.ids,
         max_tokens,
         end_ids: terms.end_ids.clone(),
     };
+    let choices = Choices {
+        n: terms.n as u32,
+        seed: terms.seed,
+        explain: terms.explain,
+    };
     let chains = service
         .runtime
-        .open(
-            &service.model.vocabulary,
-            chain.stages(),
-            &info,
-            terms.seed,
-            terms.n as u32,
-        )
+        .open(&service.model.vocabulary, chain.stages(), &info, choices)
         .map_err(|error| chain.open_error(error))?;
-    let sequence = |chain: Box<dyn Chain>| {
+    let sequence = |chain: OpenChain| {
         let (events, receiver) = mpsc::channel(EVENT_BUFFER);
-        let vocabulary = service.model.tokenizer.vocabulary().clone();
-        let text = TextStream::new(vocabulary, terms.stop.clone(), min_tokens);
+        let showing = Showing {
+            vocabulary: vocabulary.clone(),
+            stop: terms.stop.clone(),
+            min_tokens,
+            logprobs: terms.logprobs.is_some(),
+            end_entry: terms.endpoint == Endpoint::Completions,
+            echo: echo.clone(),
+        };
+        let choice = Choice::new(receiver, chain.report(), showing);
         let submission = Submission {
             prompt: info.prompt.clone(),
             max_tokens,
             end_ids: info.end_ids.clone(),
-            chain,
+            chain: Box::new(chain),
+            logprobs: terms.logprobs,
             events,
         };
-        (submission, Choice::new(receiver, text, terms.stop.clone()))
+        (submission, choice)
     };
     Ok(chains.into_iter().map(sequence).collect())
 }
 
 impl Terms {
-    fn read(fields: &mut Fields, service: &Service) -> Result<Self, ApiError> {
+    fn read(fields: &mut Fields, endpoint: Endpoint, service: &Service) -> Result<Self, ApiError> {
+        let echo = fields.boolean("echo")?.unwrap_or(false);
+        if echo && endpoint == Endpoint::Chat {
+            let message = "`echo` is true; only /v1/completions can show its prompt";
+            return Err(ApiError::of(Code::UnsupportedField, "echo", message));
+        }
+        // Only a prompt that is shown makes an answer without a token.
+        let fewest = i128::from(!echo);
         let n = fields
             .integer("n", 1..=service.limits.choices as i128)?
             .unwrap_or(1);
@@ -175,8 +198,12 @@ impl Terms {
         }
         let seeds = i128::from(i64::MIN)..=i128::from(i64::MAX);
         Ok(Self {
+            endpoint,
             n: n as usize,
-            max_tokens: fields.integer("max_tokens", 1..=i128::MAX)?,
+            max_tokens: fields.integer("max_tokens", fewest..=i128::MAX)?,
+            echo,
+            explain: fields.boolean("explain")?.unwrap_or(false),
+            logprobs: logprobs::read(fields, endpoint, echo)?,
             stop: Arc::new(read_stop(fields.take("stop").as_ref())?),
             end_ids: read_end_ids(fields.take("stop_token_ids"), service)?,
             seed: fields
@@ -189,7 +216,8 @@ impl Terms {
     /// The most tokens that may follow `prompt`.
     fn max_tokens_after(&self, prompt: &[TokenId], context_length: u32) -> Result<u32, ApiError> {
         let room = i128::from(context_length) - prompt.len() as i128;
-        if room < 1 {
+        let wanted = i128::from(self.max_tokens != Some(0));
+        if room < wanted {
             let message = format!(
                 "the prompt has {} tokens; with the model's context of {context_length} tokens \
                  it may have at most {}",

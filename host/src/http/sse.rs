@@ -82,12 +82,11 @@ impl Stream {
     }
 
     fn show(&mut self, index: usize, update: &Update) {
-        if !update.text.is_empty() {
-            self.push(self.reply.text(index, &update.text));
-        }
         if let Some(finish) = &update.end {
             self.usage.completion_tokens += finish.completion_tokens;
-            self.push(self.reply.finish(index, finish));
+        }
+        for chunk in self.reply.chunks(index, update) {
+            self.push(chunk);
         }
     }
 

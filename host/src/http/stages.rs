@@ -1,11 +1,17 @@
 //! From a request's fields to the stages of its chain.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value};
 
+use super::constraint::{self, Constraint};
+use super::dialect::Dialect;
 use super::errors::{ApiError, Code, shown};
 use super::field_table::DefaultStage;
-use super::fields::{Fields, Given, as_integer};
-use crate::plugin::{Kind, OpenError, ParamsError, Registry, StageRef, check_chain};
+use super::fields::{Fields, Given, as_integer, same};
+use crate::plugin::{
+    Kind, OnFault, OpenError, ParamsError, Plugin, Registry, StageRef, check_chain,
+};
 
 /// Most stages of one request: each is an instance with memory of its own.
 const MAX_STAGES: usize = 32;
@@ -18,29 +24,54 @@ pub(super) struct RequestChain {
 }
 
 /// Which part of the request a stage comes from, to name it in errors.
+#[derive(Clone)]
 enum Origin {
     /// A stage of the default chain, with the fields given for it.
     Default(DefaultStage, Vec<Given>),
+    /// A field that stands for a stage as a whole, such as `response_format`.
+    Field(&'static str),
     /// An entry of a list, such as `processors[0]`.
     Entry(String),
 }
 
+/// A field that is a parameter, and the default stage it is one of.
+type Param = (DefaultStage, Given);
+
 impl RequestChain {
-    /// Reads `chain`, `processors` and every field of a default stage.
+    /// Reads `chain`, `processors`, the constraint of the text and every field
+    /// of a default stage.
     ///
     /// # Errors
     /// The first field that cannot be honoured.
     pub(super) fn read(
         fields: &mut Fields,
+        dialect: &Dialect,
         registry: &Registry,
         vocabulary_size: u32,
     ) -> Result<Self, ApiError> {
         let replacement = fields.take("chain");
         let additions = fields.take("processors");
-        let params = fields.take_stage_fields();
+        let constraint = constraint::read(fields)?;
+        let mut params = fields.take_stage_fields();
+        for (_, given) in &mut params {
+            canonicalise(given, vocabulary_size);
+        }
         let chain = match replacement {
-            Some(list) => Self::replaced(&list, additions.as_ref(), &params, registry)?,
-            None => Self::extended(additions.as_ref(), params, registry, vocabulary_size)?,
+            Some(list) => {
+                let beside = additions
+                    .iter()
+                    .chain(params.iter().map(|(_, given)| given));
+                let beside = beside.map(|given| given.sent_as);
+                let constraint = constraint.iter().map(|constraint| constraint.field);
+                Self::replaced(&list, beside.chain(constraint).next(), registry)?
+            }
+            None => Self::extended(
+                additions.as_ref(),
+                params,
+                constraint.as_ref(),
+                dialect,
+                registry,
+            )?,
         };
         chain.check()?;
         Ok(chain)
@@ -50,22 +81,15 @@ impl RequestChain {
     /// would have no effect.
     fn replaced(
         list: &Given,
-        additions: Option<&Given>,
-        params: &[(DefaultStage, Given)],
+        beside: Option<&'static str>,
         registry: &Registry,
     ) -> Result<Self, ApiError> {
-        let beside = additions.or_else(|| params.first().map(|(_, given)| given));
-        if let Some(given) = beside {
+        if let Some(field) = beside {
             let message = format!(
-                "`{0}` has no effect beside `chain`, which replaces the default stages: \
-                 leave it out or give it to a stage of the chain",
-                given.sent_as
+                "`{field}` has no effect beside `chain`, which replaces the default stages: \
+                 leave it out or give it to a stage of the chain"
             );
-            return Err(ApiError::of(
-                Code::ConflictingFields,
-                given.sent_as,
-                message,
-            ));
+            return Err(ApiError::of(Code::ConflictingFields, field, message));
         }
         let entries = read_entries(list, registry)?;
         if entries.is_empty() {
@@ -75,13 +99,15 @@ impl RequestChain {
         Ok(Self { stages, origins })
     }
 
-    /// The default chain, with the stages of `processors` after the default
-    /// ones of their kind. A sampler takes the place of the default one.
+    /// The default chain of a dialect, with the stages of `processors` after
+    /// the default ones of their kind. A sampler takes the place of the
+    /// default one.
     fn extended(
         additions: Option<&Given>,
-        mut params: Vec<(DefaultStage, Given)>,
+        params: Vec<Param>,
+        constraint: Option<&Constraint>,
+        dialect: &Dialect,
         registry: &Registry,
-        vocabulary_size: u32,
     ) -> Result<Self, ApiError> {
         let additions = match additions {
             Some(list) => read_entries(list, registry)?,
@@ -91,11 +117,41 @@ impl RequestChain {
             stages: Vec::new(),
             origins: Vec::new(),
         };
-        let replaces_sampler = additions
+        let default = DefaultChain {
+            params,
+            dialect,
+            registry,
+        };
+        for stage in dialect.processors {
+            match (stage, constraint) {
+                (DefaultStage::Grammar, Some(constraint)) => {
+                    let plugin = default.plugin(stage)?;
+                    let params = constraint.params.clone();
+                    chain.push((
+                        StageRef::new(plugin, params),
+                        Origin::Field(constraint.field),
+                    ));
+                }
+                (DefaultStage::Grammar, None) => {}
+                (DefaultStage::Dry, _) if !default.is_on("dry_multiplier") => {
+                    default.check_unused(stage)?;
+                }
+                _ => chain.push(default.stage(stage)?),
+            }
+        }
+        for kind in [Kind::TokenProcessor, Kind::LogitsProcessor, Kind::Sampler] {
+            let of_kind = additions
+                .iter()
+                .filter(|(stage, _)| stage.plugin.kind == kind);
+            of_kind.cloned().for_each(|entry| chain.push(entry));
+        }
+        if chain
+            .stages
             .iter()
-            .any(|(stage, _)| matches!(stage.plugin.kind, Kind::Sampler));
-        let sampler_field = params.iter().find(|(to, _)| *to == DefaultStage::Sampler);
-        if let Some((_, given)) = sampler_field.filter(|_| replaces_sampler) {
+            .all(|stage| stage.plugin.kind != Kind::Sampler)
+        {
+            chain.push(default.sampler()?);
+        } else if let Some((_, given)) = default.params.iter().find(|(of, _)| of.is_sampler()) {
             let message = format!(
                 "`{}` has no effect: `processors` replaces the default sampler",
                 given.sent_as
@@ -106,49 +162,12 @@ impl RequestChain {
                 message,
             ));
         }
-        for (_, given) in &mut params {
-            canonicalise(given, vocabulary_size);
-        }
-        chain.push_default(DefaultStage::Rules, &params, registry)?;
-        chain.push_default(DefaultStage::Penalties, &params, registry)?;
-        for kind in [Kind::TokenProcessor, Kind::LogitsProcessor, Kind::Sampler] {
-            for (stage, origin) in additions
-                .iter()
-                .filter(|(stage, _)| stage.plugin.kind == kind)
-            {
-                chain.stages.push(stage.clone());
-                chain.origins.push(Origin::Entry(origin.name()));
-            }
-        }
-        if !replaces_sampler {
-            chain.push_default(DefaultStage::Sampler, &params, registry)?;
-        }
         Ok(chain)
     }
 
-    fn push_default(
-        &mut self,
-        stage: DefaultStage,
-        params: &[(DefaultStage, Given)],
-        registry: &Registry,
-    ) -> Result<(), ApiError> {
-        let name = stage.plugin();
-        let plugin = registry.get(name).ok_or_else(|| {
-            let message = format!("the default plugin `{name}` is not in the registry");
-            ApiError::new(Code::PluginNotFound, message)
-        })?;
-        let given: Vec<Given> = params
-            .iter()
-            .filter(|(to, _)| *to == stage)
-            .map(|(_, given)| given.clone())
-            .collect();
-        let params = given
-            .iter()
-            .map(|given| (given.name.to_owned(), given.value.clone()))
-            .collect();
-        self.stages.push(StageRef { plugin, params });
-        self.origins.push(Origin::Default(stage, given));
-        Ok(())
+    fn push(&mut self, (stage, origin): (StageRef, Origin)) {
+        self.stages.push(stage);
+        self.origins.push(origin);
     }
 
     fn check(&self) -> Result<(), ApiError> {
@@ -162,11 +181,7 @@ impl RequestChain {
             }
         })?;
         for (stage, origin) in self.stages.iter().zip(&self.origins) {
-            let params = Value::Object(stage.params.clone());
-            stage
-                .plugin
-                .validate_params(&params)
-                .map_err(|error| origin.refuse(&error, &params, &stage.plugin.params_schema))?;
+            origin.check_params(stage)?;
         }
         Ok(())
     }
@@ -186,8 +201,8 @@ impl RequestChain {
             .filter_map(|(stage, origin)| {
                 let min = stage.params.get("min_tokens")?.as_u64()?;
                 let name = match origin {
-                    Origin::Default(..) => "min_tokens".to_owned(),
                     Origin::Entry(name) => format!("{name}.params.min_tokens"),
+                    Origin::Default(..) | Origin::Field(_) => "min_tokens".to_owned(),
                 };
                 Some((min, name))
             })
@@ -200,6 +215,7 @@ impl RequestChain {
             OpenError::Chain(error) => ApiError::new(Code::InvalidChain, error.to_string()),
             OpenError::InvalidParams { stage, message } => self.invalid_params(&stage, &message),
             OpenError::Full { message } => ApiError::new(Code::Overloaded, message),
+            OpenError::Disabled { .. } => ApiError::new(Code::PluginDisabled, error.to_string()),
             OpenError::Fault(fault) => ApiError::new(Code::PluginError, fault.to_string()),
         }
     }
@@ -217,6 +233,7 @@ impl RequestChain {
                 .filter(|given| message.contains(given.name))
                 .max_by_key(|given| given.name.len())
                 .map(|given| given.sent_as.to_owned()),
+            Origin::Field(name) => Some((*name).to_owned()),
             Origin::Entry(name) => Some(format!("{name}.params")),
         });
         let message = format!("stage `{stage}`: {message}");
@@ -244,12 +261,143 @@ impl RequestChain {
     }
 }
 
+/// What the fields of a request make of the default stages.
+struct DefaultChain<'a> {
+    params: Vec<Param>,
+    dialect: &'a Dialect,
+    registry: &'a Registry,
+}
+
+impl DefaultChain<'_> {
+    fn plugin(&self, stage: DefaultStage) -> Result<Arc<Plugin>, ApiError> {
+        let name = stage.plugin();
+        self.registry.get(name).ok_or_else(|| {
+            let message = format!("the default plugin `{name}` is not in the registry");
+            ApiError::new(Code::PluginNotFound, message)
+        })
+    }
+
+    /// The fields given for `stage`.
+    fn given(&self, stage: DefaultStage) -> Vec<Given> {
+        let of_stage = self.params.iter().filter(|(of, _)| *of == stage);
+        of_stage.map(|(_, given)| given.clone()).collect()
+    }
+
+    /// Whether a field is given that is a number other than zero.
+    fn is_on(&self, name: &str) -> bool {
+        let given = self.params.iter().find(|(_, given)| given.name == name);
+        given.is_some_and(|(_, given)| given.value.as_f64() != Some(0.0))
+    }
+
+    /// A stage with the fields given for it, and the dialect's defaults.
+    fn stage(&self, stage: DefaultStage) -> Result<(StageRef, Origin), ApiError> {
+        let plugin = self.plugin(stage)?;
+        Ok(self.filled(plugin, stage, self.given(stage)))
+    }
+
+    fn filled(
+        &self,
+        plugin: Arc<Plugin>,
+        stage: DefaultStage,
+        given: Vec<Given>,
+    ) -> (StageRef, Origin) {
+        let of = if stage.is_sampler() {
+            DefaultStage::Sampler
+        } else {
+            stage
+        };
+        let has = |name: &str| takes(&plugin, name);
+        let mut params: Map<_, _> = self
+            .dialect
+            .defaults(of)
+            .filter(|(name, _)| has(name))
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect();
+        for given in &given {
+            params.insert(given.name.to_owned(), given.value.clone());
+        }
+        (StageRef::new(plugin, params), Origin::Default(stage, given))
+    }
+
+    /// Checks the fields of a stage that they leave off.
+    fn check_unused(&self, stage: DefaultStage) -> Result<(), ApiError> {
+        if self.given(stage).is_empty() {
+            return Ok(());
+        }
+        let (stage, origin) = self.stage(stage)?;
+        origin.check_params(&stage)
+    }
+
+    /// The sampler that the fields ask for.
+    fn sampler(&self) -> Result<(StageRef, Origin), ApiError> {
+        let target = self
+            .params
+            .iter()
+            .find(|(_, given)| given.name == "adaptive_target");
+        let aims = target.is_some_and(|(_, given)| given.value.as_f64() >= Some(0.0));
+        let has_mirostat = self.is_on("mirostat");
+        let is_off = |stage| match stage {
+            DefaultStage::Mirostat => !has_mirostat,
+            DefaultStage::AdaptiveP => !aims,
+            _ => false,
+        };
+        let chosen = if has_mirostat {
+            DefaultStage::Mirostat
+        } else if aims {
+            DefaultStage::AdaptiveP
+        } else {
+            DefaultStage::Sampler
+        };
+        let plugin = self.plugin(chosen)?;
+        let mut given = Vec::new();
+        for (of, field) in self.params.iter().filter(|(of, _)| of.is_sampler()) {
+            if takes(&plugin, field.name) {
+                given.push(field.clone());
+                continue;
+            }
+            let home = self.plugin(*of)?;
+            let off = &home.params_schema["properties"][field.name]["default"];
+            // `mirostat_tau` may be a parameter of something that is off; a
+            // truncation beside mirostat would be one that is not.
+            if !is_off(*of) && !same(&field.value, off) {
+                let message = format!(
+                    "`{}` has no effect beside `{}`, which takes the place of other sampling: leave \
+                     it out",
+                    field.sent_as,
+                    chosen.plugin()
+                );
+                return Err(ApiError::of(
+                    Code::ConflictingFields,
+                    field.sent_as,
+                    message,
+                ));
+            }
+            self.check_unused(*of)?;
+        }
+        Ok(self.filled(plugin, chosen, given))
+    }
+}
+
+/// Whether a plugin's schema names this parameter.
+fn takes(plugin: &Plugin, name: &str) -> bool {
+    plugin.params_schema["properties"].get(name).is_some()
+}
+
 impl Origin {
     fn name(&self) -> String {
         match self {
             Self::Default(stage, _) => stage.plugin().to_owned(),
+            Self::Field(name) => (*name).to_owned(),
             Self::Entry(name) => name.clone(),
         }
+    }
+
+    fn check_params(&self, stage: &StageRef) -> Result<(), ApiError> {
+        let params = Value::Object(stage.params.clone());
+        stage
+            .plugin
+            .validate_params(&params)
+            .map_err(|error| self.refuse(&error, &params, &stage.plugin.params_schema))
     }
 
     /// The schema's refusal in the client's words.
@@ -264,6 +412,7 @@ impl Origin {
                     |given| given.sent_as.to_owned(),
                 )
             }
+            Self::Field(field) => (*field).to_owned(),
             Self::Entry(entry) if path.is_empty() => format!("{entry}.params"),
             Self::Entry(entry) => format!("{entry}.params.{name}"),
         };
@@ -359,6 +508,7 @@ fn read_entry(name: &str, entry: &Value, registry: &Registry) -> Result<StageRef
         .ok_or_else(|| ApiError::invalid(name, entry, "an object with a `plugin`"))?;
     let mut plugin = None;
     let mut params = Map::new();
+    let mut on_fault = OnFault::Fail;
     for (key, value) in object.iter().filter(|(_, value)| !value.is_null()) {
         let path = format!("{name}.{key}");
         match (key.as_str(), value) {
@@ -376,9 +526,9 @@ fn read_entry(name: &str, entry: &Value, registry: &Registry) -> Result<StageRef
             }
             ("params", other) => return Err(ApiError::invalid(&path, other, "an object")),
             ("on_fault", value) if value == "fail" => {}
+            ("on_fault", value) if value == "skip" => on_fault = OnFault::Skip,
             ("on_fault", value) => {
-                let message = format!("`{path}` is {}; only \"fail\" is supported", shown(value));
-                return Err(ApiError::of(Code::UnsupportedField, path, message));
+                return Err(ApiError::invalid(&path, value, "\"fail\" or \"skip\""));
             }
             _ => {
                 let message =
@@ -397,5 +547,17 @@ fn read_entry(name: &str, entry: &Value, registry: &Registry) -> Result<StageRef
         );
         ApiError::of(Code::PluginNotFound, &path, message)
     })?;
-    Ok(StageRef { plugin, params })
+    if on_fault == OnFault::Skip && plugin.kind != Kind::TokenProcessor {
+        let path = format!("{name}.on_fault");
+        let message = format!(
+            "`{path}` is \"skip\", but `{}` is a {}: only a token processor can be opened anew",
+            plugin.name, plugin.kind
+        );
+        return Err(ApiError::of(Code::InvalidValue, path, message));
+    }
+    Ok(StageRef {
+        plugin,
+        params,
+        on_fault,
+    })
 }

@@ -1,11 +1,17 @@
 //! The shapes of answers, as OpenAI has them.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::choice::Finish;
+use super::choice::{Finish, Update};
 use super::field_table::Endpoint;
+use super::logprobs::{self, Entry};
+use super::served_model::ServedModel;
 use super::unix_seconds;
+use crate::plugin::Explanation;
+use crate::text::Vocabulary;
 
 /// What every body and chunk of one answer shares.
 #[derive(Clone, Debug)]
@@ -14,6 +20,18 @@ pub(super) struct Reply {
     id: String,
     created: u64,
     model: String,
+    vocabulary: Arc<Vocabulary>,
+    /// Whether logprobs are shown.
+    logprobs: bool,
+}
+
+/// A choice that has ended, all of it.
+#[derive(Debug, Default)]
+pub(super) struct Ended {
+    pub(super) text: String,
+    pub(super) entries: Vec<Entry>,
+    pub(super) explained: Vec<Explanation>,
+    pub(super) finish: Option<Finish>,
 }
 
 /// Tokens of a request.
@@ -35,7 +53,7 @@ impl Usage {
 
 impl Reply {
     /// A new answer of `model`.
-    pub(super) fn new(endpoint: Endpoint, model: &str) -> Self {
+    pub(super) fn new(endpoint: Endpoint, model: &ServedModel, logprobs: bool) -> Self {
         let prefix = match endpoint {
             Endpoint::Chat => "chatcmpl",
             Endpoint::Completions => "cmpl",
@@ -44,61 +62,112 @@ impl Reply {
             endpoint,
             id: format!("{prefix}-{}", Uuid::new_v4().simple()),
             created: unix_seconds(std::time::SystemTime::now()),
-            model: model.to_owned(),
+            model: model.id.clone(),
+            vocabulary: model.tokenizer.vocabulary().clone(),
+            logprobs,
         }
     }
 
     /// A whole answer.
-    pub(super) fn body(&self, choices: &[(String, Finish)], usage: Usage) -> Value {
+    pub(super) fn body(&self, choices: &[Ended], usage: Usage) -> Value {
         let object = match self.endpoint {
             Endpoint::Chat => "chat.completion",
             Endpoint::Completions => "text_completion",
         };
-        let choices = choices
+        let (choices, done): (Vec<_>, Vec<_>) = choices
             .iter()
             .enumerate()
-            .map(|(index, (text, finish))| self.choice(index, text, finish))
-            .collect::<Vec<_>>();
+            .map(|(index, ended)| {
+                let finish = ended.finish.as_ref();
+                (
+                    self.choice(index, ended),
+                    done(index, &ended.explained, finish),
+                )
+            })
+            .unzip();
         let mut body = self.envelope(object, &choices);
         body["usage"] = usage.body();
+        body["sluice"] = json!({"choices": done});
         body
     }
 
-    fn choice(&self, index: usize, text: &str, finish: &Finish) -> Value {
+    fn choice(&self, index: usize, ended: &Ended) -> Value {
+        let text = &ended.text;
         let mut choice = match self.endpoint {
             Endpoint::Chat => json!({
                 "index": index,
                 "message": {"role": "assistant", "content": text, "refusal": null},
-                "logprobs": null,
             }),
-            Endpoint::Completions => json!({"text": text, "index": index, "logprobs": null}),
+            Endpoint::Completions => json!({"text": text, "index": index}),
         };
-        end(&mut choice, finish);
+        choice["logprobs"] = self.logprobs(&ended.entries);
+        end(&mut choice, ended.finish.as_ref());
         choice
+    }
+
+    fn logprobs(&self, entries: &[Entry]) -> Value {
+        if self.logprobs {
+            logprobs::body(entries, self.endpoint, &self.vocabulary)
+        } else {
+            Value::Null
+        }
     }
 
     /// The first chunk of a choice. Completions have none.
     pub(super) fn opening(&self, index: usize) -> Option<Value> {
-        (self.endpoint == Endpoint::Chat)
-            .then(|| self.chunk(json!({"index": index, "delta": {"role": "assistant"}})))
-    }
-
-    /// A chunk with more text.
-    pub(super) fn text(&self, index: usize, text: &str) -> Value {
-        self.chunk(match self.endpoint {
-            Endpoint::Chat => json!({"index": index, "delta": {"content": text}}),
-            Endpoint::Completions => json!({"text": text, "index": index}),
+        (self.endpoint == Endpoint::Chat).then(|| {
+            let delta = json!({"role": "assistant"});
+            let choice =
+                json!({"index": index, "delta": delta, "logprobs": null, "finish_reason": null});
+            self.envelope(self.chunk_object(), &[choice])
         })
     }
 
-    /// The last chunk of a choice.
-    pub(super) fn finish(&self, index: usize, finish: &Finish) -> Value {
-        let mut choice = match self.endpoint {
-            Endpoint::Chat => json!({"index": index, "delta": {}, "logprobs": null}),
-            Endpoint::Completions => json!({"text": "", "index": index, "logprobs": null}),
-        };
+    /// The chunks that show an update: its text, then its end.
+    pub(super) fn chunks(&self, index: usize, update: &Update) -> Vec<Value> {
+        let mut chunks = Vec::new();
+        let (mut entries, mut explained) = (&update.entries[..], &update.explained[..]);
+        if !update.text.is_empty() {
+            let choice = self.delta(index, Some(&update.text), entries);
+            chunks.push(self.chunk(choice, index, explained, None));
+            (entries, explained) = (&[], &[]);
+        }
+        if update.end.is_some() {
+            let choice = self.delta(index, None, entries);
+            chunks.push(self.chunk(choice, index, explained, update.end.as_ref()));
+        }
+        chunks
+    }
+
+    fn chunk(
+        &self,
+        mut choice: Value,
+        index: usize,
+        explained: &[Explanation],
+        finish: Option<&Finish>,
+    ) -> Value {
         end(&mut choice, finish);
-        self.envelope(self.chunk_object(), &[choice])
+        let mut chunk = self.envelope(self.chunk_object(), &[choice]);
+        if finish.is_some() || !explained.is_empty() {
+            chunk["sluice"] = json!({"choices": [done(index, explained, finish)]});
+        }
+        chunk
+    }
+
+    fn delta(&self, index: usize, text: Option<&str>, entries: &[Entry]) -> Value {
+        let mut choice = match self.endpoint {
+            Endpoint::Chat => json!({
+                "index": index,
+                "delta": text.map_or(json!({}), |text| json!({"content": text})),
+            }),
+            Endpoint::Completions => json!({"text": text.unwrap_or_default(), "index": index}),
+        };
+        choice["logprobs"] = if entries.is_empty() {
+            Value::Null
+        } else {
+            self.logprobs(entries)
+        };
+        choice
     }
 
     /// The chunk that carries the usage of the whole request.
@@ -106,12 +175,6 @@ impl Reply {
         let mut chunk = self.envelope(self.chunk_object(), &[]);
         chunk["usage"] = usage.body();
         chunk
-    }
-
-    fn chunk(&self, mut choice: Value) -> Value {
-        choice["logprobs"] = Value::Null;
-        choice["finish_reason"] = Value::Null;
-        self.envelope(self.chunk_object(), &[choice])
     }
 
     fn chunk_object(&self) -> &'static str {
@@ -132,10 +195,24 @@ impl Reply {
     }
 }
 
-/// Writes how a choice ended; a stop string that was found is named.
-fn end(choice: &mut Value, finish: &Finish) {
-    choice["finish_reason"] = finish.reason.into();
-    if let Some(string) = &finish.stop_string {
-        choice["stop_reason"] = string.as_str().into();
+/// Writes how a choice ended, or that it has not; a stop string that was found
+/// is named.
+fn end(choice: &mut Value, finish: Option<&Finish>) {
+    choice["finish_reason"] = finish.map(|finish| finish.reason).into();
+    if let Some(string) = finish.and_then(|finish| finish.stop_string.as_deref()) {
+        choice["stop_reason"] = string.into();
     }
+}
+
+/// What the stages of a choice did, and say of each position. It stands beside
+/// the choices: those are the same whenever they are asked for again.
+fn done(index: usize, explained: &[Explanation], finish: Option<&Finish>) -> Value {
+    let mut done = json!({"index": index});
+    if let Some(finish) = finish {
+        done["stages"] = json!(finish.stages);
+    }
+    if !explained.is_empty() {
+        done["explain"] = json!(explained);
+    }
+    done
 }

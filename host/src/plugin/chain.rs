@@ -2,7 +2,7 @@
 //! logits processors, one sampler.
 
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use wasmtime::component::ResourceAny;
 
@@ -11,7 +11,10 @@ use super::edits::{Edits, Overflow};
 use super::fault::{fault, kind};
 use super::instance::Instance;
 use super::loaded::Kind;
-use super::random::Chance;
+use super::open::{OnFault, Source};
+use super::random::{Chance, lane};
+use super::record::{Breaker, LogLine};
+use super::report::{Change, Choice, Did, Effect, Explanation, Report};
 use super::state::Decision;
 use super::vocabulary::Vocabulary;
 use crate::engine::{Chain, Fault, Plan, TokenId};
@@ -20,10 +23,12 @@ use sluice_kernels::row::{self, RowState};
 /// The stage that faults of the model's own row name.
 const MODEL: &str = "model";
 
+/// Faults of one stage that a request can have skipped.
+const MAX_SKIPS: u32 = 3;
+
 /// One open stage of one sequence.
 pub(super) struct Stage {
-    name: String,
-    kind: Kind,
+    source: Arc<Source>,
     lane: u32,
     /// Shared by the choices of the request.
     instance: Arc<Mutex<Instance>>,
@@ -32,51 +37,96 @@ pub(super) struct Stage {
     pending: Vec<TokenId>,
     /// Made at this position.
     edits: Edits,
+    /// Said at this position.
+    log: Vec<LogLine>,
+    n_skips: u32,
+    /// It failed and has to be opened anew.
+    is_stale: bool,
 }
 
 impl Stage {
     pub(super) fn new(
-        name: String,
-        kind: Kind,
-        lane: u32,
+        source: Arc<Source>,
         instance: Arc<Mutex<Instance>>,
         sequence: ResourceAny,
     ) -> Self {
+        let lane = match source.plugin.kind {
+            Kind::Sampler => 0,
+            _ => lane(&source.name),
+        };
         Self {
-            name,
-            kind,
+            source,
             lane,
             instance,
             sequence,
             pending: Vec::new(),
             edits: Edits::default(),
+            log: Vec::new(),
+            n_skips: 0,
+            is_stale: false,
         }
     }
 
+    fn kind(&self) -> Kind {
+        self.source.plugin.kind
+    }
+
+    /// Calls the instance, and takes what it says.
+    fn call<T>(
+        &mut self,
+        call: impl FnOnce(&mut Instance, &mut Self) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        let shared = Arc::clone(&self.instance);
+        let mut instance = lock(&shared, &self.source.name)?;
+        let result = call(&mut instance, self);
+        for line in instance.take_log() {
+            self.source.plugin.record.write(line.clone());
+            self.log.push(line);
+        }
+        if result.is_ok() {
+            self.pending.clear();
+        }
+        result
+    }
+
     fn plan(&mut self, deadline: Deadline) -> Result<Option<Decision>, Fault> {
-        let mut instance = lock(&self.instance, &self.name)?;
-        let decision = instance.plan(self.sequence, &self.pending, deadline, &mut self.edits)?;
-        self.pending.clear();
-        Ok(decision)
+        self.call(|instance, stage| {
+            instance.plan(stage.sequence, &stage.pending, deadline, &mut stage.edits)
+        })
+    }
+
+    /// Opens the stage anew, to be told of all `tokens`.
+    fn reopen(&mut self, tokens: &[TokenId], deadline: Deadline) -> Result<(), Fault> {
+        let (instance, sequence) = self.source.reopen(deadline)?;
+        self.instance = Arc::new(Mutex::new(instance));
+        self.sequence = sequence;
+        self.pending = tokens.to_vec();
+        self.is_stale = false;
+        Ok(())
+    }
+
+    /// Whether this fault may be skipped; if so, the stage has no part in this
+    /// position.
+    fn skips(&mut self) -> bool {
+        if self.source.on_fault != OnFault::Skip || self.n_skips == MAX_SKIPS {
+            return false;
+        }
+        self.n_skips += 1;
+        self.is_stale = true;
+        self.edits.clear();
+        true
     }
 
     fn process(
         &mut self,
-        row: &mut [f32],
+        row: &[f32],
         chance: Chance,
         deadline: Deadline,
     ) -> Result<Option<Vec<f32>>, Fault> {
-        let mut instance = lock(&self.instance, &self.name)?;
-        let new_row = instance.process(
-            self.sequence,
-            &self.pending,
-            row,
-            chance,
-            deadline,
-            &mut self.edits,
-        )?;
-        self.pending.clear();
-        Ok(new_row)
+        self.call(|instance, stage| {
+            let (sequence, pending) = (stage.sequence, &stage.pending);
+            instance.process(sequence, pending, row, chance, deadline, &mut stage.edits)
+        })
     }
 
     fn sample(
@@ -85,14 +135,21 @@ impl Stage {
         chance: Chance,
         deadline: Deadline,
     ) -> Result<TokenId, Fault> {
-        let mut instance = lock(&self.instance, &self.name)?;
-        let token = instance.sample(self.sequence, &self.pending, row, chance, deadline)?;
-        self.pending.clear();
-        Ok(token)
+        self.call(|instance, stage| {
+            instance.sample(stage.sequence, &stage.pending, row, chance, deadline)
+        })
     }
 
     fn fault(&self, kind: &'static str, message: impl Into<String>) -> Fault {
-        fault(&self.name, kind, message)
+        fault(&self.source.name, kind, message)
+    }
+
+    fn effect(&mut self, did: Did) -> Effect {
+        Effect {
+            stage: self.source.name.clone(),
+            did,
+            log: std::mem::take(&mut self.log),
+        }
     }
 
     fn apply_edits(&self, row: &mut [f32], bits: &mut [u32]) -> Result<(), Fault> {
@@ -163,23 +220,40 @@ fn lock<'a>(instance: &'a Mutex<Instance>, stage: &str) -> Result<MutexGuard<'a,
     })
 }
 
+/// What the stages of a chain are held to.
+#[derive(Clone, Copy)]
+pub(super) struct ChainLimits {
+    /// For all plans of a position together, and again for the rest of it.
+    pub(super) call: Duration,
+    pub(super) breaker: Breaker,
+}
+
 /// The open chain of one choice.
-pub(super) struct OpenChain {
+pub struct OpenChain {
     pub(super) vocabulary: Arc<Vocabulary>,
     /// Token processors, then logits processors.
     pub(super) processors: Vec<Stage>,
     pub(super) sampler: Stage,
-    /// For all plans of a position together, and again for the rest of it.
-    pub(super) limit: Duration,
+    pub(super) limits: ChainLimits,
+    /// All tokens accepted so far, where a stage may have to be told again.
+    pub(super) tokens: Option<Vec<TokenId>>,
     pub(super) seed: i64,
     pub(super) choice: u32,
     /// Tokens generated so far.
     pub(super) position: u32,
     /// A bit for each id, all zero between uses.
     pub(super) bits: Vec<u32>,
+    pub(super) report: Arc<Report>,
+    /// Stages that failed while this position was planned and were left out.
+    pub(super) skipped: Vec<Effect>,
 }
 
 impl OpenChain {
+    /// What its stages do, kept up to date while it runs.
+    pub fn report(&self) -> Arc<Report> {
+        Arc::clone(&self.report)
+    }
+
     fn chance(&self, lane: u32) -> Chance {
         Chance {
             seed: self.seed,
@@ -215,51 +289,149 @@ impl OpenChain {
             )),
         }
     }
+
+    /// Asks one token processor about the position. `effects` says of faults
+    /// that were skipped.
+    fn plan_stage(
+        &mut self,
+        index: usize,
+        deadline: Deadline,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Option<Decision>, Fault> {
+        let started = Instant::now();
+        let stage = &mut self.processors[index];
+        let reopened = match &self.tokens {
+            Some(tokens) if stage.is_stale => stage.reopen(tokens, deadline),
+            _ => Ok(()),
+        };
+        let planned = reopened.and_then(|()| stage.plan(deadline));
+        self.report.called(index, started.elapsed());
+        planned.or_else(|fault| {
+            let skips = stage.skips();
+            self.report
+                .failed(index, &fault, self.limits.breaker, skips);
+            if !skips {
+                return Err(fault);
+            }
+            let fault = fault.to_string();
+            effects.push(stage.effect(Did::Skipped { fault }));
+            Ok(None)
+        })
+    }
+
+    /// Runs one stage on the row, after the ones before it.
+    fn process(&mut self, index: usize, row: &mut [f32], deadline: Deadline) -> Result<(), Fault> {
+        let started = Instant::now();
+        let chance = self.chance(self.processors[index].lane);
+        let stage = &mut self.processors[index];
+        let new_row = match stage.kind() {
+            Kind::LogitsProcessor => {
+                let new_row = stage.process(row, chance, deadline)?;
+                self.report.called(index, Duration::ZERO);
+                new_row
+            }
+            _ => None,
+        };
+        match new_row {
+            Some(new_row) => stage.replace(row, &new_row)?,
+            None => stage.apply_edits(row, &mut self.bits)?,
+        }
+        self.report
+            .worked(index, stage.edits.len(), started.elapsed());
+        // Ends at the first token that is left: nearly always at once.
+        if row.iter().any(|&logit| logit > f32::NEG_INFINITY) {
+            Ok(())
+        } else {
+            Err(stage.fault(kind::ALL_BANNED, "it banned the last token that was left"))
+        }
+    }
+
+    fn sample(&mut self, row: &[f32], deadline: Deadline) -> Result<TokenId, Fault> {
+        let chance = self.chance(self.sampler.lane);
+        let started = Instant::now();
+        let token = self.sampler.sample(row, chance, deadline)?;
+        self.report.called(self.processors.len(), started.elapsed());
+        self.sampler.check_token(row, token)
+    }
+
+    /// Says what the stages did at this position, where that is wanted.
+    fn explain(&self, stages: Vec<Effect>) {
+        self.report.explain(Explanation {
+            position: self.position,
+            stages,
+        });
+    }
 }
 
 impl Chain for OpenChain {
     fn plan(&mut self, accepted: &[TokenId]) -> Result<Plan, Fault> {
         self.position += accepted.len() as u32;
+        if let Some(tokens) = &mut self.tokens {
+            tokens.extend_from_slice(accepted);
+        }
         self.sampler.pending.extend_from_slice(accepted);
+        self.sampler.log.clear();
         for stage in &mut self.processors {
             stage.pending.extend_from_slice(accepted);
             stage.edits.clear();
+            stage.log.clear();
         }
-        let deadline = Deadline::after(self.limit);
-        for stage in &mut self.processors {
-            if stage.kind != Kind::TokenProcessor {
+        self.skipped.clear();
+        let deadline = Deadline::after(self.limits.call);
+        let mut effects = Vec::new();
+        for index in 0..self.processors.len() {
+            if self.processors[index].kind() != Kind::TokenProcessor {
                 break;
             }
-            match stage.plan(deadline)? {
-                None => {}
-                Some(Decision::Force(tokens)) => return Ok(Plan::Force(tokens)),
-                Some(Decision::Stop) => return Ok(Plan::Stop),
+            let decision = self.plan_stage(index, deadline, &mut effects)?;
+            let Some(decision) = decision else { continue };
+            if self.report.explains() {
+                let did = match &decision {
+                    Decision::Force(tokens) => Did::Forced {
+                        tokens: tokens.clone(),
+                    },
+                    Decision::Stop => Did::Stopped,
+                };
+                effects.push(self.processors[index].effect(did));
+                self.explain(effects);
             }
+            return Ok(match decision {
+                Decision::Force(tokens) => Plan::Force(tokens),
+                Decision::Stop => Plan::Stop,
+            });
         }
+        self.skipped = effects;
         Ok(Plan::Sample)
     }
 
     fn finish(&mut self, row: &mut [f32]) -> Result<TokenId, Fault> {
         self.check_row(row)?;
-        let deadline = Deadline::after(self.limit);
-        for i in 0..self.processors.len() {
-            let chance = self.chance(self.processors[i].lane);
-            let stage = &mut self.processors[i];
-            let new_row = match stage.kind {
-                Kind::LogitsProcessor => stage.process(row, chance, deadline)?,
-                _ => None,
-            };
-            match new_row {
-                Some(new_row) => stage.replace(row, &new_row)?,
-                None => stage.apply_edits(row, &mut self.bits)?,
-            }
-            // Ends at the first token that is left: nearly always at once.
-            if !row.iter().any(|&logit| logit > f32::NEG_INFINITY) {
-                return Err(stage.fault(kind::ALL_BANNED, "it banned the last token that was left"));
+        let deadline = Deadline::after(self.limits.call);
+        let explains = self.report.explains();
+        let mut effects = std::mem::take(&mut self.skipped);
+        for index in 0..self.processors.len() {
+            let before = explains.then(|| row.to_vec());
+            self.process(index, row, deadline).inspect_err(|fault| {
+                self.report.failed(index, fault, self.limits.breaker, false);
+            })?;
+            if let Some(before) = before {
+                let change = Change::between(&before, row);
+                effects.push(self.processors[index].effect(Did::Changed(change)));
             }
         }
-        let chance = self.chance(self.sampler.lane);
-        let token = self.sampler.sample(row, chance, deadline)?;
-        self.sampler.check_token(row, token)
+        let token = self.sample(row, deadline).inspect_err(|fault| {
+            let index = self.processors.len();
+            self.report.failed(index, fault, self.limits.breaker, false);
+        })?;
+        if explains {
+            let choice_changed = row::argmax(row) != Some(token);
+            let choice = Choice {
+                token,
+                choice_changed,
+            };
+            effects.push(self.sampler.effect(Did::Chose(choice)));
+            self.explain(effects);
+        }
+        Ok(token)
     }
 }

@@ -1,28 +1,37 @@
 //! The process that turns a stranger's bytes into code and a description. It
 //! may crash, hang or run out of memory: the server only sees it fail.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit};
 use serde::{Deserialize, Serialize};
 use wasmtime::component::Component;
 
+use super::deadline::Deadline;
 use super::fault::kind;
 use super::inspect::{self, Form};
 use super::instance::{Description, Instance, InstanceError, Linked, shorten};
 use super::loaded::Kind;
 use super::runtime::{Limits, MAX_MEMORIES, Runtime, STACK_BYTES};
 use super::schema::ParamsSchema;
+use super::snapshot;
 use super::upload::{UploadCode, UploadError};
+use super::vocabulary::Vocabulary;
+use super::vocabulary_file;
 use crate::engine::Fault;
 
 /// Processor time of one compilation. The largest known honest plugin, a
 /// Python interpreter, takes about half of it.
 pub(super) const CPU_SECONDS: u64 = 10;
+/// What `prepare` may take of it and of the clock, once code is compiled.
+const PREPARE_SECONDS: u64 = 5;
 /// Address space of one compilation, beside what the process has at its start.
 pub(super) const COMPILE_BYTES: u64 = 2 << 30;
 /// What running adds: each memory reserves 4 GiB and its guards.
@@ -33,29 +42,86 @@ const NICENESS: i32 = 10;
 const MAX_NAME_BYTES: usize = 64;
 const MAX_SUMMARY_BYTES: usize = 500;
 
+/// What a child process is to do.
+#[derive(Clone, Debug)]
+pub struct CompileTask {
+    /// Where the code goes.
+    pub output: PathBuf,
+    /// The vocabulary of the loaded model, in a file that the server wrote.
+    pub vocabulary: Option<PathBuf>,
+    /// Whether the code's memory is to be what `prepare` leaves; the
+    /// description is known then.
+    pub snapshot: bool,
+    /// Whether it came with the server, which waits for it at its start.
+    pub shipped: bool,
+}
+
+impl CompileTask {
+    /// The command line that says so.
+    pub(super) fn arguments(&self) -> Vec<OsString> {
+        let mut arguments = vec![self.output.clone().into_os_string()];
+        if let Some(path) = &self.vocabulary {
+            arguments.extend(["--vocabulary".into(), path.clone().into_os_string()]);
+        }
+        if self.snapshot {
+            arguments.push("--snapshot".into());
+        }
+        if self.shipped {
+            arguments.push("--shipped".into());
+        }
+        arguments
+    }
+}
+
 /// What the child found, as it tells the server.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Report {
     pub(super) kind: Kind,
     pub(super) name: String,
     pub(super) version: semver::Version,
     pub(super) summary: String,
     pub(super) params_schema: serde_json::Value,
+    /// Whether `prepare` reads the vocabulary, so that a snapshot saves time.
+    pub(super) prepares: bool,
+    /// Whether another try would find the same.
+    pub(super) is_final: bool,
 }
 
 /// The whole of the child's output.
 pub(super) type Outcome = Result<Report, UploadError>;
 
+/// That of a child that takes a snapshot: false if the component has a form
+/// that allows none.
+pub(super) type SnapshotOutcome = Result<bool, UploadError>;
+
 /// The body of the hidden subcommand `plugin-compile`: reads an upload from
-/// standard input, writes its code to `output` and a report to standard
-/// output. Call it before anything else of the process is set up: it limits
-/// the process first.
-pub fn compile_child(output: &Path) -> ExitCode {
-    let memory = limit_process();
-    let output = output.to_owned();
+/// standard input, writes its code to a file and a report to standard output.
+/// Call it before anything else of the process is set up: it limits the
+/// process first.
+pub fn compile_child(task: &CompileTask) -> ExitCode {
+    if task.snapshot {
+        run(task, snapshot_of)
+    } else {
+        run(task, compile)
+    }
+}
+
+/// What is done with an upload.
+type Work<R> = fn(&[u8], &CompileTask, Option<ProcessLimits>) -> Result<R, UploadError>;
+
+/// Does one of the two tasks in a limited process.
+fn run<R>(task: &CompileTask, work: Work<R>) -> ExitCode
+where
+    R: Serialize + Send + 'static,
+{
+    if !task.shipped {
+        let _ = rustix::process::nice(NICENESS);
+    }
+    let limits = limit_process(if task.snapshot { 2 } else { 1 });
+    let task = task.clone();
     let outcome = std::thread::Builder::new()
         .stack_size(STACK_BYTES)
-        .spawn(move || read_and_compile(&output, memory))
+        .spawn(move || work(&read_upload()?, &task, limits))
         .map(std::thread::JoinHandle::join);
     // A panic has been reported on standard error.
     let Ok(Ok(outcome)) = outcome else {
@@ -71,29 +137,60 @@ pub fn compile_child(output: &Path) -> ExitCode {
     }
 }
 
-fn read_and_compile(output: &Path, memory: Option<AddressSpace>) -> Outcome {
+fn read_upload() -> Result<Vec<u8>, UploadError> {
     let mut bytes = Vec::new();
     io::stdin()
         .lock()
         .read_to_end(&mut bytes)
         .map_err(|error| internal("read the upload", &error))?;
-    compile(&bytes, output, memory)
+    Ok(bytes)
 }
 
-fn compile(bytes: &[u8], output: &Path, memory: Option<AddressSpace>) -> Outcome {
-    let form = inspect::sniff(bytes)?;
-    inspect::check_length(bytes)?;
-    let encoded;
-    let bytes = match form {
-        Form::Component => bytes,
-        Form::Module => {
-            encoded = inspect::componentize(bytes)?;
-            &encoded
-        }
-    };
-    let kind = inspect::find_kind(bytes)?;
+fn compile(bytes: &[u8], task: &CompileTask, limits: Option<ProcessLimits>) -> Outcome {
+    let (bytes, kind) = component(bytes)?;
     let runtime =
         Runtime::on_demand(Limits::default()).map_err(|error| internal("compile", &error))?;
+    let component = compile_component(&runtime, &bytes, &task.output)?;
+    if let Some(limits) = limits {
+        limits.extend();
+    }
+    let linked = Linked::new(&runtime, kind, &component).map_err(|error| {
+        UploadError::new(
+            UploadCode::WrongType,
+            shorten(format!(
+                "the component does not fit the contract's {kind}: {error:#}"
+            )),
+        )
+    })?;
+    let said = describe(&runtime, &linked)?;
+    let prepares = match &task.vocabulary {
+        Some(path) => prepares(&runtime, &linked, path)?,
+        None => Some(false),
+    };
+    let mut report = check_description(kind, said)?;
+    report.prepares = prepares.unwrap_or(false);
+    report.is_final = prepares.is_some();
+    Ok(report)
+}
+
+/// The upload as a component, and its kind.
+fn component(bytes: &[u8]) -> Result<(Vec<u8>, Kind), UploadError> {
+    let form = inspect::sniff(bytes)?;
+    inspect::check_length(bytes)?;
+    let bytes = match form {
+        Form::Component => bytes.to_vec(),
+        Form::Module => inspect::componentize(bytes)?,
+    };
+    let kind = inspect::find_kind(&bytes)?;
+    Ok((bytes, kind))
+}
+
+/// Compiles a component and writes its code to a file.
+fn compile_component(
+    runtime: &Runtime,
+    bytes: &[u8],
+    output: &Path,
+) -> Result<Component, UploadError> {
     let component = Component::from_binary(runtime.engine(), bytes).map_err(|error| {
         UploadError::new(
             UploadCode::InvalidComponent,
@@ -104,35 +201,79 @@ fn compile(bytes: &[u8], output: &Path, memory: Option<AddressSpace>) -> Outcome
         .serialize()
         .map_err(|error| internal("compile", &error))?;
     fs::write(output, code).map_err(|error| internal("store the code", &error))?;
-    if let Some(memory) = memory {
-        memory.extend();
+    Ok(component)
+}
+
+/// Writes the component's code with the memory that `prepare` leaves.
+fn snapshot_of(bytes: &[u8], task: &CompileTask, limits: Option<ProcessLimits>) -> SnapshotOutcome {
+    let (bytes, kind) = component(bytes)?;
+    let path = task.vocabulary.as_deref().unwrap_or(Path::new(""));
+    let (vocabulary, has_encoded) = read_vocabulary(path)?;
+    let runtime =
+        Runtime::on_demand(Limits::default()).map_err(|error| internal("compile", &error))?;
+    let limit = Duration::from_secs(PREPARE_SECONDS);
+    let snapshot = snapshot::take(&runtime, kind, &bytes, &vocabulary, limit, || {
+        if let Some(limits) = limits {
+            limits.extend();
+        }
+    });
+    match snapshot {
+        Ok(snapshot) if !has_encoded.load(Ordering::Relaxed) => {
+            if let Some(limits) = limits {
+                limits.restrict();
+            }
+            compile_component(&runtime, &snapshot, &task.output)?;
+            Ok(true)
+        }
+        _ => Ok(false),
     }
-    check_description(kind, describe(&runtime, kind, &component)?)
+}
+
+/// The vocabulary without its tokenizer, and whether that was missed.
+fn read_vocabulary(path: &Path) -> Result<(Arc<Vocabulary>, Arc<AtomicBool>), UploadError> {
+    let file = fs::read(path).map_err(|error| internal("read the vocabulary", &error))?;
+    let has_encoded = Arc::new(AtomicBool::new(false));
+    let noted = Arc::clone(&has_encoded);
+    let encode = Box::new(move |_: &str| {
+        noted.store(true, Ordering::Relaxed);
+        Vec::new()
+    });
+    let vocabulary = vocabulary_file::from_bytes(&file, encode)
+        .map_err(|error| internal("read the vocabulary", &error))?;
+    Ok((Arc::new(vocabulary), has_encoded))
+}
+
+/// Whether `prepare` reads the vocabulary, and nothing that is not known here;
+/// nothing if it failed: the requests that use the plugin will hear of it.
+fn prepares(
+    runtime: &Arc<Runtime>,
+    linked: &Linked,
+    vocabulary: &Path,
+) -> Result<Option<bool>, UploadError> {
+    let (vocabulary, has_encoded) = read_vocabulary(vocabulary)?;
+    let mut instance = instance(runtime, linked, "prepare", Some(vocabulary))?;
+    let limit = Deadline::after(Duration::from_secs(PREPARE_SECONDS));
+    Ok(match instance.prepare(limit) {
+        Ok(()) => Some(instance.has_read_vocabulary() && !has_encoded.load(Ordering::Relaxed)),
+        Err(_) => None,
+    })
+}
+
+fn instance(
+    runtime: &Arc<Runtime>,
+    linked: &Linked,
+    stage: &str,
+    vocabulary: Option<Arc<Vocabulary>>,
+) -> Result<Instance, UploadError> {
+    Instance::new(runtime, linked, stage, vocabulary, [None, None]).map_err(|error| match error {
+        InstanceError::Full(message) => UploadError::new(UploadCode::TooComplex, message),
+        InstanceError::Fault(fault) => refuse(&fault),
+    })
 }
 
 /// Makes one instance, which checks the types, and asks it for its description.
-fn describe(
-    runtime: &Arc<Runtime>,
-    kind: Kind,
-    component: &Component,
-) -> Result<Description, UploadError> {
-    let linked = Linked::new(runtime, kind, component).map_err(|error| {
-        UploadError::new(
-            UploadCode::WrongType,
-            shorten(format!(
-                "the component does not fit the contract's {kind}: {error:#}"
-            )),
-        )
-    })?;
-    let permit = runtime
-        .reserve(1)
-        .and_then(|mut permits| permits.pop())
-        .ok_or_else(|| internal("make an instance", &"no room for one"))?;
-    let mut instance =
-        Instance::new(runtime, &linked, "describe", None, permit).map_err(|error| match error {
-            InstanceError::Full(message) => UploadError::new(UploadCode::TooComplex, message),
-            InstanceError::Fault(fault) => refuse(&fault),
-        })?;
+fn describe(runtime: &Arc<Runtime>, linked: &Linked) -> Result<Description, UploadError> {
+    let mut instance = instance(runtime, linked, "describe", None)?;
     instance.describe().map_err(|fault| refuse(&fault))
 }
 
@@ -178,6 +319,8 @@ fn check_description(kind: Kind, said: Description) -> Outcome {
         version,
         summary: said.summary,
         params_schema,
+        prepares: false,
+        is_final: true,
     })
 }
 
@@ -185,41 +328,57 @@ fn internal(what: &str, error: &dyn std::fmt::Display) -> UploadError {
     UploadError::new(UploadCode::Internal, format!("cannot {what}: {error}"))
 }
 
-/// The address space that this process may take.
+/// What this process may take.
 #[derive(Clone, Copy)]
-struct AddressSpace {
+struct ProcessLimits {
+    compile_bytes: u64,
     run_bytes: u64,
+    cpu_seconds: u64,
 }
 
-impl AddressSpace {
-    /// Lets the process reserve the memories that running needs.
+impl ProcessLimits {
+    /// Lets the process reserve the memories that running needs, and run
+    /// `prepare`.
     fn extend(self) {
-        let limit = Rlimit {
-            current: Some(self.run_bytes),
-            maximum: Some(self.run_bytes),
-        };
         // Without it the instance cannot be made, and says so.
-        let _ = rustix::process::setrlimit(Resource::As, limit);
+        let _ = set_limit(Resource::As, self.run_bytes, self.run_bytes);
+        let cpu_seconds = self.cpu_seconds + PREPARE_SECONDS;
+        let _ = set_limit(Resource::Cpu, cpu_seconds, cpu_seconds + 1);
+    }
+
+    /// Takes back what running needed.
+    fn restrict(self) {
+        let _ = set_limit(Resource::As, self.compile_bytes, self.run_bytes);
     }
 }
 
-/// Limits processor time, address space and priority. What a system does not
-/// have is left out: the parent's timeout holds everywhere.
-fn limit_process() -> Option<AddressSpace> {
-    let _ = rustix::process::nice(NICENESS);
-    let set = |resource, current, maximum| {
-        let limit = Rlimit {
-            current: Some(current),
-            maximum: Some(maximum),
-        };
-        rustix::process::setrlimit(resource, limit)
+fn set_limit(resource: Resource, current: u64, maximum: u64) -> rustix::io::Result<()> {
+    let limit = Rlimit {
+        current: Some(current),
+        maximum: Some(maximum),
     };
-    let _ = set(Resource::Core, 0, 0);
-    let _ = set(Resource::Cpu, CPU_SECONDS, CPU_SECONDS + 1);
-    let start = address_space_bytes()?;
-    let run_bytes = start + COMPILE_BYTES + RUN_BYTES;
-    set(Resource::As, start + COMPILE_BYTES, run_bytes).ok()?;
-    Some(AddressSpace { run_bytes })
+    rustix::process::setrlimit(resource, limit)
+}
+
+/// Limits processor time for a number of compilations, and address space. What
+/// a system does not have is left out: the parent's timeout
+/// holds everywhere.
+fn limit_process(n_compilations: u64) -> Option<ProcessLimits> {
+    let cpu_seconds = n_compilations * CPU_SECONDS;
+    let _ = set_limit(Resource::Core, 0, 0);
+    let _ = set_limit(
+        Resource::Cpu,
+        cpu_seconds,
+        cpu_seconds + PREPARE_SECONDS + 1,
+    );
+    let compile_bytes = address_space_bytes()? + COMPILE_BYTES;
+    let run_bytes = compile_bytes + RUN_BYTES;
+    set_limit(Resource::As, compile_bytes, run_bytes).ok()?;
+    Some(ProcessLimits {
+        compile_bytes,
+        run_bytes,
+        cpu_seconds,
+    })
 }
 
 /// The address space in use, where the system tells.

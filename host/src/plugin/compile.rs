@@ -1,9 +1,8 @@
-//! Uploads become plugins: a child process compiles and describes them, this
-//! side only loads what it made.
+//! Uploads become plugins: child processes compile, describe and prepare them,
+//! this side only loads what they made, or made once before.
 
-use std::fs::{self, DirBuilder, Permissions};
+use std::fs;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -11,48 +10,56 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
+use serde::de::DeserializeOwned;
 use wasmtime::component::Component;
 
-use super::child::{COMPILE_BYTES, CPU_SECONDS, Outcome, Report};
+use super::cache::{Cache, Compiled};
+use super::child::{COMPILE_BYTES, CPU_SECONDS, CompileTask, Outcome, SnapshotOutcome};
 use super::inspect;
 use super::instance::{Linked, shorten};
 use super::loaded::Plugin;
+use super::record::Record;
 use super::runtime::Runtime;
 use super::schema::ParamsSchema;
 use super::upload::{UploadCode, UploadError};
+use super::vocabulary::Vocabulary;
 
 /// How long a child may take, processor time or not.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// How long for a plugin that came with the server, which cannot start without
+/// it: the machine may be busy with other things.
+const SHIPPED_TIMEOUT: Duration = Duration::from_mins(5);
 /// How often a child is looked at.
 const POLL: Duration = Duration::from_millis(5);
 /// The most output that is read from a child: a description is far smaller.
 const MAX_OUTPUT_BYTES: u64 = 1 << 20;
 
-/// Runs the child processes that compile, one at a time.
+/// Runs the child processes that compile, one at a time, and keeps what they
+/// made.
 pub struct Compiler {
     executable: PathBuf,
-    directory: PathBuf,
+    cache: Cache,
+    vocabulary: Option<VocabularyFile>,
     /// Held while a child runs: a second one would only compete with it.
     running: Mutex<()>,
 }
 
+/// A vocabulary for the children to read.
+struct VocabularyFile {
+    digest: String,
+    path: PathBuf,
+}
+
 impl Compiler {
     /// `executable` is a binary whose subcommand `plugin-compile` calls
-    /// [`compile_child`](super::compile_child): the running one. Code passes
-    /// through a directory in `cache` that is made for this user alone.
+    /// [`compile_child`](super::compile_child): the running one. Code is kept
+    /// in a directory in `cache` that is made for this user alone.
     ///
     /// # Errors
     /// When the directory cannot be made.
     pub fn new(executable: PathBuf, cache: &Path) -> Result<Self, UploadError> {
         let directory = cache.join("plugins");
-        let make = || {
-            DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(&directory)?;
-            fs::set_permissions(&directory, Permissions::from_mode(0o700))
-        };
-        make().map_err(|error| {
+        let cache = Cache::new(directory.clone(), &executable).map_err(|error| {
             internal(format!(
                 "the directory {} cannot be made: {error}",
                 directory.display()
@@ -60,9 +67,25 @@ impl Compiler {
         })?;
         Ok(Self {
             executable,
-            directory,
+            cache,
+            vocabulary: None,
             running: Mutex::new(()),
         })
+    }
+
+    /// Has plugins prepared for this vocabulary once and for all: they open
+    /// with no other from then on, if their `prepare` reads it.
+    ///
+    /// # Errors
+    /// When the vocabulary cannot be written to the cache.
+    pub fn with_vocabulary(mut self, vocabulary: &Vocabulary) -> Result<Self, UploadError> {
+        let digest = vocabulary.digest().to_owned();
+        let path = self
+            .cache
+            .write(&format!("{digest}.vocabulary"), &vocabulary.to_file())
+            .map_err(|error| internal(format!("the vocabulary cannot be written: {error}")))?;
+        self.vocabulary = Some(VocabularyFile { digest, path });
+        Ok(self)
     }
 
     /// Compiles an upload of the given digest and loads it.
@@ -82,21 +105,81 @@ impl Compiler {
         }
         inspect::sniff(bytes)?;
         let _running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        // Other servers may share the directory.
-        let name = uuid::Uuid::new_v4().simple();
-        let code = self.directory.join(format!("{name}.cwasm"));
-        let plugin = self
-            .run_child(bytes, &code)
-            .and_then(|report| load(runtime, report, &code, bytes, digest, builtin));
-        // The code stays mapped; the file has served its purpose.
-        let _ = fs::remove_file(&code);
+        let vocabulary = self.vocabulary.as_ref().map(|file| file.digest.as_str());
+        let key = self.cache.key(runtime.engine(), digest, vocabulary);
+        let load = |compiled| load(runtime, compiled, bytes.len(), digest, builtin);
+        // What cannot be loaded any more is made anew.
+        if let Some(plugin) = self.cache.find(&key).and_then(|found| load(found).ok()) {
+            return Ok(plugin);
+        }
+        let work = self.cache.work_file();
+        let made = self.make(bytes, &work, builtin);
+        let plugin = made.and_then(|mut compiled| {
+            let kept = compiled
+                .report
+                .is_final
+                .then(|| self.cache.keep(&key, &mut compiled));
+            if let Some(Err(error)) = kept {
+                tracing::warn!("compiled code is not kept: {error}");
+            }
+            load(compiled)
+        });
+        // Code that is loaded stays mapped.
+        let _ = fs::remove_file(&work);
         plugin
     }
 
-    fn run_child(&self, bytes: &[u8], code: &Path) -> Outcome {
+    /// Has an upload compiled into the file `work`, and again with what
+    /// `prepare` leaves if that reads the vocabulary.
+    fn make(&self, bytes: &[u8], work: &Path, shipped: bool) -> Result<Compiled, UploadError> {
+        let mut task = CompileTask {
+            output: work.to_owned(),
+            vocabulary: self.vocabulary.as_ref().map(|file| file.path.clone()),
+            snapshot: false,
+            shipped,
+        };
+        let mut report = self.run_child::<Outcome>(bytes, &task)??;
+        let mut prepared_for = None;
+        if let (true, Some(vocabulary)) = (report.prepares, &self.vocabulary) {
+            task.output = self.cache.work_file();
+            task.snapshot = true;
+            let taken = self.run_child::<SnapshotOutcome>(bytes, &task);
+            match taken.flatten() {
+                Ok(true) => {
+                    fs::rename(&task.output, work)
+                        .map_err(|error| internal(format!("the code cannot be moved: {error}")))?;
+                    prepared_for = Some(vocabulary.digest.clone());
+                }
+                Ok(false) => {}
+                // Each instance prepares itself then.
+                Err(error) => {
+                    tracing::warn!("no snapshot of {}: {error}", report.name);
+                    report.is_final = false;
+                }
+            }
+            let _ = fs::remove_file(&task.output);
+        }
+        Ok(Compiled {
+            report,
+            prepared_for,
+            code: work.to_owned(),
+        })
+    }
+
+    /// Runs one child on an upload and reads its answer.
+    fn run_child<T: DeserializeOwned>(
+        &self,
+        bytes: &[u8],
+        task: &CompileTask,
+    ) -> Result<T, UploadError> {
+        let timeout = if task.shipped {
+            SHIPPED_TIMEOUT
+        } else {
+            TIMEOUT
+        };
         let mut child = Command::new(&self.executable)
             .arg("plugin-compile")
-            .arg(code)
+            .args(task.arguments())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -115,7 +198,7 @@ impl Compiler {
             scope.spawn(move || stdin.map(|mut stdin| stdin.write_all(bytes)));
             let output = scope.spawn(|| read_bounded(stdout));
             let errors = scope.spawn(|| read_bounded(stderr));
-            let status = wait(&mut child);
+            let status = wait(&mut child, timeout);
             (status, output.join(), errors.join())
         });
         let (Ok(output), Ok(errors)) = (output, errors) else {
@@ -123,11 +206,11 @@ impl Compiler {
         };
         match status {
             Ok(Some(status)) if status.success() => serde_json::from_slice(&output)
-                .map_err(|error| internal(format!("the compiler's report is broken: {error}")))?,
+                .map_err(|error| internal(format!("the compiler's report is broken: {error}"))),
             Ok(Some(status)) => Err(read_failure(status, &String::from_utf8_lossy(&errors))),
             Ok(None) => Err(UploadError::new(
                 UploadCode::CompileTimeout,
-                format!("the component took longer to compile than the limit of {TIMEOUT:?}"),
+                format!("the component took longer to compile than the limit of {timeout:?}"),
             )),
             Err(error) => Err(internal(format!("the compiler is lost: {error}"))),
         }
@@ -135,8 +218,8 @@ impl Compiler {
 }
 
 /// Waits for a child to end; `None` if it had to be killed at the timeout.
-fn wait(child: &mut Child) -> io::Result<Option<ExitStatus>> {
-    let end = Instant::now() + TIMEOUT;
+fn wait(child: &mut Child, timeout: Duration) -> io::Result<Option<ExitStatus>> {
+    let end = Instant::now() + timeout;
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
@@ -196,20 +279,25 @@ fn read_failure(status: ExitStatus, errors: &str) -> UploadError {
     )
 }
 
-/// Makes a plugin of what a child reported and wrote to `code`.
+/// Makes a plugin of what was compiled.
 fn load(
     runtime: &Runtime,
-    report: Report,
-    code: &Path,
-    bytes: &[u8],
+    compiled: Compiled,
+    size_bytes: usize,
     digest: &str,
     builtin: bool,
 ) -> Result<Plugin, UploadError> {
-    // SAFETY: the file was written just now by a child of this process that
-    // runs the same binary, in a directory that only this user can enter, and
-    // is removed after this. wasmtime checks that version and settings match.
+    let Compiled {
+        report,
+        prepared_for,
+        code,
+    } = compiled;
+    // SAFETY: the file was written by a child that runs the same binary, in a
+    // directory that only this user can enter, and was moved into its place
+    // whole; an earlier one is believed only if its digest is still what was
+    // recorded then. wasmtime checks that version and settings match.
     #[allow(unsafe_code)]
-    let component = unsafe { Component::deserialize_file(runtime.engine(), code) };
+    let component = unsafe { Component::deserialize_file(runtime.engine(), &code) };
     // The pool's limits are checked here: the child has no pool.
     let component = component.map_err(|error| {
         UploadError::new(
@@ -230,11 +318,14 @@ fn load(
         kind: report.kind,
         summary: report.summary,
         params_schema: report.params_schema,
-        size_bytes: bytes.len(),
+        size_bytes,
         builtin,
         uploaded_at: SystemTime::now(),
+        uploaded_by: None,
         linked,
         validator,
+        prepared_for,
+        record: Record::default(),
     })
 }
 

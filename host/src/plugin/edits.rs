@@ -37,6 +37,11 @@ impl Edits {
         self.list.is_empty()
     }
 
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
+    }
+
     pub(super) fn clear(&mut self) {
         self.list.clear();
         self.cost = 0;

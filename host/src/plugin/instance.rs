@@ -17,8 +17,10 @@ use super::edits::Edits;
 use super::fault::{self, fault, kind};
 use super::loaded::Kind;
 use super::memory::MemoryLimiter;
+use super::pool::Permit;
 use super::random::Chance;
-use super::runtime::{InstancePermit, Limits, Runtime, host_call_bytes, ticks};
+use super::record::LogLine;
+use super::runtime::{Limits, Runtime, host_call_bytes, ticks};
 use super::state::{Decision, HostState, Phase};
 use super::vocabulary::Vocabulary;
 use crate::engine::{Fault, TokenId};
@@ -120,7 +122,23 @@ pub(super) struct Instance {
     /// The fault that ended the instance: the runtime refuses later calls.
     ended: Option<Fault>,
     /// Dropped after the store, whose place in the pool it stands for.
-    _permit: InstancePermit,
+    _permits: [Option<Permit>; 2],
+}
+
+/// A store that holds an instance to its limits, armed to make one.
+pub(super) fn new_store(
+    runtime: &Runtime,
+    stage: &str,
+    vocabulary: Option<Arc<Vocabulary>>,
+) -> Store<HostState> {
+    let limits = runtime.limits();
+    let memory = MemoryLimiter::new(Arc::clone(runtime.memory()), limits.memory_bytes);
+    let state = HostState::new(stage, vocabulary, memory);
+    let mut store = Store::new(runtime.engine(), state);
+    store.limiter(|state| &mut state.memory);
+    store.set_hostcall_fuel(host_call_bytes());
+    store.set_epoch_deadline(ticks(limits.open));
+    store
 }
 
 impl Instance {
@@ -131,15 +149,10 @@ impl Instance {
         linked: &Linked,
         stage: &str,
         vocabulary: Option<Arc<Vocabulary>>,
-        permit: InstancePermit,
+        permits: [Option<Permit>; 2],
     ) -> Result<Self, InstanceError> {
         let limits = runtime.limits().clone();
-        let memory = MemoryLimiter::new(Arc::clone(runtime.memory()), limits.memory_bytes);
-        let state = HostState::new(stage, vocabulary, memory);
-        let mut store = Store::new(runtime.engine(), state);
-        store.limiter(|state| &mut state.memory);
-        store.set_hostcall_fuel(host_call_bytes());
-        store.set_epoch_deadline(ticks(limits.open));
+        let mut store = new_store(runtime, stage, vocabulary);
         match linked.instantiate(&mut store) {
             Ok(guest) => Ok(Self {
                 stage: stage.to_owned(),
@@ -147,7 +160,7 @@ impl Instance {
                 store,
                 guest,
                 ended: None,
-                _permit: permit,
+                _permits: permits,
             }),
             Err(error) if error.is::<PoolConcurrencyLimitError>() => {
                 Err(InstanceError::Full(error.root_cause().to_string()))
@@ -199,6 +212,16 @@ impl Instance {
                 Guest::Sampler(guest) => guest.sluice_sampling_plugin().call_prepare(store),
             },
         )
+    }
+
+    /// What the guest has said since the last time.
+    pub(super) fn take_log(&mut self) -> Vec<LogLine> {
+        self.store.data_mut().log.take()
+    }
+
+    /// Whether the guest has read the vocabulary.
+    pub(super) fn has_read_vocabulary(&self) -> bool {
+        self.store.data().has_read_vocabulary.get()
     }
 
     pub(super) fn open(

@@ -6,8 +6,12 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::fault::{fault, kind};
 use super::instance::Linked;
+use super::record::{LogLine, Record};
 use super::schema::ParamsSchema;
+use super::vocabulary::Vocabulary;
+use crate::engine::Fault;
 
 /// What a plugin does in a chain. The order is that of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -61,8 +65,13 @@ pub struct Plugin {
     pub builtin: bool,
     /// When it was uploaded.
     pub uploaded_at: SystemTime,
+    /// The name of the token it was uploaded with, if there was one.
+    pub uploaded_by: Option<String>,
     pub(super) linked: Linked,
     pub(super) validator: ParamsSchema,
+    /// Digest of the vocabulary that its memory is prepared with, if it is.
+    pub(super) prepared_for: Option<String>,
+    pub(super) record: Record,
 }
 
 /// The parameters of a stage do not fit the plugin's schema.
@@ -76,12 +85,48 @@ pub struct ParamsError {
 }
 
 impl Plugin {
+    /// The last messages that it wrote in any request, oldest first.
+    pub fn messages(&self) -> Vec<(SystemTime, LogLine)> {
+        self.record.messages()
+    }
+
+    /// How often it failed.
+    pub fn n_faults(&self) -> u64 {
+        self.record.n_faults()
+    }
+
+    /// Why it may not be used: it failed too often.
+    pub fn disabled(&self) -> Option<String> {
+        self.record.disabled()
+    }
+
+    /// Lets it be used again.
+    pub fn enable(&self) {
+        self.record.enable();
+    }
+
     /// Checks the parameters object of one stage against the plugin's schema.
     ///
     /// # Errors
     /// The first violation.
     pub fn validate_params(&self, params: &Value) -> Result<(), ParamsError> {
         self.validator.validate(params)
+    }
+
+    /// Whether instances start as `prepare` would leave them.
+    ///
+    /// # Errors
+    /// When they start as another vocabulary's `prepare` left them.
+    pub(super) fn is_prepared(&self, vocabulary: &Vocabulary) -> Result<bool, Fault> {
+        match &self.prepared_for {
+            None => Ok(false),
+            Some(digest) if digest == vocabulary.digest() => Ok(true),
+            Some(_) => Err(fault(
+                &self.name,
+                kind::OPEN,
+                "the plugin was prepared with the vocabulary of another model",
+            )),
+        }
     }
 }
 

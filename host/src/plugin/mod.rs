@@ -2,7 +2,8 @@
 //! and can hurt that request alone.
 //!
 //! ```text
-//! upload ─ compile (child process: componentise, compile, describe) ─ registry ─ Plugin
+//! upload ─ compile (child process: componentise, compile, describe, snapshot) ─ cache
+//!        ─ registry ─ Plugin
 //! request ─ check_chain, validate_params ─ Runtime::open ─ one instance per stage
 //!         ─ engine::Chain: plan (token processors) ─ finish (edits, logits processors, sampler)
 //! ```
@@ -16,32 +17,44 @@
 //! [`Fault`](crate::engine::Fault) of its sequence.
 
 mod bindings;
+mod cache;
 mod chain;
 mod child;
 mod compile;
 mod deadline;
 mod edits;
 mod fault;
+mod folder;
 mod host;
 mod inspect;
 mod instance;
 mod loaded;
 mod memory;
 mod open;
-
+mod pool;
 mod random;
+mod record;
 mod registry;
+mod report;
 mod runtime;
 mod schema;
+mod snapshot;
 mod state;
+mod store;
 mod upload;
 mod vocabulary;
+mod vocabulary_file;
 
-pub use child::compile_child;
+pub use chain::OpenChain;
+pub use child::{CompileTask, compile_child};
 pub use compile::Compiler;
+pub use folder::Folder;
 pub use loaded::{Kind, ParamsError, Plugin};
-pub use open::{ChainError, OpenError, SequenceInfo, StageRef, check_chain};
+pub use open::{ChainError, Choices, OnFault, OpenError, SequenceInfo, StageRef, check_chain};
+pub use record::{Breaker, LogLine};
 pub use registry::{Registry, RemoveError, Uploaded};
+pub use report::{Change, Choice, Did, Effect, Explanation, Moved, Report, StageReport};
 pub use runtime::{Limits, Runtime, RuntimeError, STACK_BYTES};
+pub use store::{Store, StoreError};
 pub use upload::{UploadCode, UploadError};
 pub use vocabulary::{Encode, Vocabulary, VocabularyError};

@@ -2,19 +2,22 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
+use wasmtime::component::ResourceAny;
 
 use super::bindings::types;
-use super::chain::{OpenChain, Stage};
+use super::chain::{ChainLimits, OpenChain, Stage};
 use super::deadline::Deadline;
 use super::fault::{fault, kind};
 use super::instance::{Instance, InstanceError, shorten};
 use super::loaded::{Kind, Plugin};
-use super::random::lane;
-use super::runtime::{InstancePermit, MAX_OPENING, Runtime};
+use super::pool::Permit;
+use super::report::Report;
+use super::runtime::{MAX_OPENING, Runtime};
 use super::vocabulary::Vocabulary;
-use crate::engine::{Chain, Fault, TokenId};
+use crate::engine::{Fault, TokenId};
 
 /// One stage of a request's chain.
 #[derive(Clone, Debug)]
@@ -23,6 +26,30 @@ pub struct StageRef {
     pub plugin: Arc<Plugin>,
     /// Its parameters, validated by [`Plugin::validate_params`].
     pub params: Map<String, Value>,
+    pub on_fault: OnFault,
+}
+
+impl StageRef {
+    /// A stage whose faults end the sequence.
+    pub fn new(plugin: Arc<Plugin>, params: Map<String, Value>) -> Self {
+        Self {
+            plugin,
+            params,
+            on_fault: OnFault::Fail,
+        }
+    }
+}
+
+/// What a stage's fault means for its sequence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnFault {
+    /// It ends.
+    #[default]
+    Fail,
+    /// The stage is left out at that position, and opened anew with all tokens
+    /// at the next; the fourth fault ends the sequence. Token processors only:
+    /// their state follows from the tokens.
+    Skip,
 }
 
 /// What every stage is told of a sequence when it opens.
@@ -34,6 +61,16 @@ pub struct SequenceInfo {
     pub max_tokens: u32,
     /// Every id that ends the sequence: the model's and the request's.
     pub end_ids: Vec<TokenId>,
+}
+
+/// How the choices of a request are opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choices {
+    /// How many; each has its own state and chance.
+    pub n: u32,
+    pub seed: i64,
+    /// Whether their reports explain every position.
+    pub explain: bool,
 }
 
 /// Stages that do not make a chain.
@@ -75,6 +112,9 @@ pub enum OpenError {
     /// No room for more instances now.
     #[error("{message}")]
     Full { message: String },
+    /// The plugin failed too often of late.
+    #[error("the plugin of stage `{stage}` is disabled: {message}")]
+    Disabled { stage: String, message: String },
     #[error(transparent)]
     Fault(#[from] Fault),
 }
@@ -127,22 +167,20 @@ struct Opening<'a> {
 }
 
 impl Runtime {
-    /// Opens a chain for each of `n_choices` choices of a request: one
-    /// instance for each stage, one sequence in it for each choice. Runs guest
-    /// code: call it on a thread with [`STACK_BYTES`](super::STACK_BYTES) of
-    /// stack.
+    /// Opens a chain for each choice of a request: one instance for each
+    /// stage, one sequence in it for each choice. Runs guest code: call it on
+    /// a thread with [`STACK_BYTES`](super::STACK_BYTES) of stack.
     ///
     /// # Errors
     /// When the stages make no chain, a plugin refuses its parameters or
     /// fails, or there is no room for more instances.
     pub fn open(
-        &self,
+        self: &Arc<Self>,
         vocabulary: &Arc<Vocabulary>,
         stages: &[StageRef],
         info: &SequenceInfo,
-        seed: i64,
-        n_choices: u32,
-    ) -> Result<Vec<Box<dyn Chain>>, OpenError> {
+        choices: Choices,
+    ) -> Result<Vec<OpenChain>, OpenError> {
         check_chain(stages)?;
         let permits = self
             .reserve(stages.len() as u32)
@@ -152,6 +190,12 @@ impl Runtime {
                     self.limits().max_instances
                 ),
             })?;
+        for stage in stages {
+            if let Some(message) = stage.plugin.disabled() {
+                let stage = stage.plugin.name.clone();
+                return Err(OpenError::Disabled { stage, message });
+            }
+        }
         // Strangers' guests take their turn: beside the decoder there is no
         // room for many that work for seconds.
         let _turn = if stages.iter().all(|stage| stage.plugin.builtin) {
@@ -171,26 +215,38 @@ impl Runtime {
             },
             total: Deadline::after(self.limits().prepare + self.limits().open),
         };
-        let mut chains: Vec<Vec<Stage>> = (0..n_choices).map(|_| Vec::new()).collect();
-        for ((stage, name), permit) in stages.iter().zip(names(stages)).zip(permits) {
+        let mut chains: Vec<Vec<Stage>> = (0..choices.n).map(|_| Vec::new()).collect();
+        let names = names(stages);
+        for ((stage, name), permit) in stages.iter().zip(&names).zip(permits) {
             opening.info.params = Value::Object(stage.params.clone()).to_string();
-            self.open_stage(stage, &name, permit, &opening, &mut chains)?;
+            self.open_stage(stage, name, permit, &opening, &mut chains)?;
         }
+        let report = || {
+            let plugins = stages.iter().map(|stage| Arc::clone(&stage.plugin));
+            Report::new(names.iter().cloned().zip(plugins), choices.explain)
+        };
+        let keeps_tokens = stages.iter().any(|stage| stage.on_fault == OnFault::Skip);
         let n_words = (vocabulary.info().vocabulary_size as usize).div_ceil(32);
         Ok((0..)
             .zip(chains)
             .filter_map(|(choice, mut stages)| {
                 let sampler = stages.pop()?;
-                Some(Box::new(OpenChain {
+                Some(OpenChain {
                     vocabulary: Arc::clone(vocabulary),
                     processors: stages,
                     sampler,
-                    limit: self.limits().call,
-                    seed,
+                    limits: ChainLimits {
+                        call: self.limits().call,
+                        breaker: self.limits().breaker,
+                    },
+                    tokens: keeps_tokens.then(Vec::new),
+                    seed: choices.seed,
                     choice,
                     position: 0,
                     bits: vec![0; n_words],
-                }) as Box<dyn Chain>)
+                    report: Arc::new(report()),
+                    skipped: Vec::new(),
+                })
             })
             .collect())
     }
@@ -198,46 +254,133 @@ impl Runtime {
     /// Makes the instance of a stage and opens a sequence in it for each
     /// chain.
     fn open_stage(
-        &self,
+        self: &Arc<Self>,
         stage: &StageRef,
         name: &str,
-        permit: InstancePermit,
+        permit: Permit,
         opening: &Opening<'_>,
         chains: &mut [Vec<Stage>],
     ) -> Result<(), OpenError> {
-        let plugin = &stage.plugin;
-        let vocabulary = Some(Arc::clone(opening.vocabulary));
-        let mut instance =
-            Instance::new(self, &plugin.linked, name, vocabulary, permit).map_err(|error| {
-                match error {
-                    InstanceError::Full(message) => OpenError::Full { message },
-                    InstanceError::Fault(fault) => OpenError::Fault(fault),
-                }
-            })?;
-        instance.prepare(opening.total)?;
-        let mut sequences = Vec::with_capacity(chains.len());
-        for _ in 0..chains.len() {
-            let sequence = instance
-                .open(&opening.info, opening.total)?
-                .map_err(|error| refused(name, error))?;
-            sequences.push(sequence);
+        let source = Arc::new(Source {
+            runtime: Arc::clone(self),
+            plugin: Arc::clone(&stage.plugin),
+            name: name.to_owned(),
+            on_fault: stage.on_fault,
+            vocabulary: Arc::clone(opening.vocabulary),
+            info: opening.info.clone(),
+        });
+        let opened = source.open(permit, chains.len(), opening.total, self.limits().wait);
+        if let Err(OpenError::Fault(fault)) = &opened
+            && !stage.plugin.builtin
+        {
+            let now = Instant::now();
+            let breaker = self.limits().breaker;
+            stage.plugin.record.fault(fault, breaker, now);
         }
-        let lane = match plugin.kind {
-            Kind::Sampler => 0,
-            _ => lane(name),
-        };
+        let (instance, sequences) = opened?;
         let instance = Arc::new(Mutex::new(instance));
         for (chain, sequence) in chains.iter_mut().zip(sequences) {
-            let instance = Arc::clone(&instance);
             chain.push(Stage::new(
-                name.to_owned(),
-                plugin.kind,
-                lane,
-                instance,
+                Arc::clone(&source),
+                Arc::clone(&instance),
                 sequence,
             ));
         }
         Ok(())
+    }
+}
+
+/// Where a stage's instances come from.
+pub(super) struct Source {
+    pub(super) runtime: Arc<Runtime>,
+    pub(super) plugin: Arc<Plugin>,
+    /// The stage's name.
+    pub(super) name: String,
+    pub(super) on_fault: OnFault,
+    vocabulary: Arc<Vocabulary>,
+    info: types::SequenceInfo,
+}
+
+impl Source {
+    /// A new instance with `n` sequences at their beginning. `patience` is for
+    /// room among the plugin's own.
+    pub(super) fn open(
+        &self,
+        permit: Permit,
+        n: usize,
+        total: Deadline,
+        patience: Duration,
+    ) -> Result<(Instance, Vec<ResourceAny>), OpenError> {
+        let vocabulary = Some(Arc::clone(&self.vocabulary));
+        let linked = &self.plugin.linked;
+        let permits = [Some(permit), self.own_permit(patience)?];
+        let mut instance = Instance::new(&self.runtime, linked, &self.name, vocabulary, permits)
+            .map_err(|error| match error {
+                InstanceError::Full(message) => OpenError::Full { message },
+                InstanceError::Fault(fault) => OpenError::Fault(fault),
+            })?;
+        let opened = self.open_in(&mut instance, n, total);
+        for line in instance.take_log() {
+            self.plugin.record.write(line);
+        }
+        Ok((instance, opened?))
+    }
+
+    /// Room for one instance more of an uploaded plugin.
+    fn own_permit(&self, patience: Duration) -> Result<Option<Permit>, OpenError> {
+        if self.plugin.builtin {
+            return Ok(None);
+        }
+        let most = self.runtime.limits().max_instances_of_one;
+        let mut permits = self
+            .plugin
+            .record
+            .pool
+            .reserve(1, most, patience)
+            .ok_or_else(|| OpenError::Full {
+                message: format!(
+                    "all {most} instances that `{}` may have are in use",
+                    self.name
+                ),
+            })?;
+        Ok(permits.pop())
+    }
+
+    fn open_in(
+        &self,
+        instance: &mut Instance,
+        n: usize,
+        total: Deadline,
+    ) -> Result<Vec<ResourceAny>, OpenError> {
+        if !self.plugin.is_prepared(&self.vocabulary)? {
+            instance.prepare(total)?;
+        }
+        (0..n)
+            .map(|_| {
+                instance
+                    .open(&self.info, total)?
+                    .map_err(|error| refused(&self.name, error))
+            })
+            .collect()
+    }
+
+    /// A new instance with one sequence, for a stage that goes on after a
+    /// fault.
+    pub(super) fn reopen(&self, deadline: Deadline) -> Result<(Instance, ResourceAny), Fault> {
+        let failed = |message: String| fault(&self.name, kind::OPEN, message);
+        let permit = self.runtime.reserve_one();
+        let permit = permit.ok_or_else(|| failed("there is no room to open it anew".into()))?;
+        let (instance, mut sequences) =
+            self.open(permit, 1, deadline, Duration::ZERO)
+                .map_err(|error| match error {
+                    OpenError::Fault(fault) => fault,
+                    other => failed(other.to_string()),
+                })?;
+        let sequence = sequences.pop();
+        Ok((
+            instance,
+            sequence.ok_or_else(|| failed("it opened no sequence".into()))?,
+        ))
     }
 }
 

@@ -1,21 +1,22 @@
 //! The plugins that requests can name.
 
-use std::fmt::Write;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use semver::Version;
-use sha2::{Digest, Sha256};
 
+use super::cache::hex;
 use super::compile::Compiler;
 use super::loaded::Plugin;
 use super::runtime::Runtime;
+use super::store::{Store, StoreError, Stored};
 use super::upload::{UploadCode, UploadError};
 
-/// All plugins, in memory. A plugin that is removed is hidden from new
+/// All plugins, in memory and, with a store, beyond. A plugin that is removed is hidden from new
 /// requests; those that hold it go on with it.
 pub struct Registry {
     runtime: Arc<Runtime>,
     compiler: Compiler,
+    store: Option<Store>,
     /// By name, then newest version first.
     plugins: RwLock<Vec<Arc<Plugin>>>,
 }
@@ -36,6 +37,21 @@ pub enum RemoveError {
     NotFound { reference: String },
     #[error("the plugin `{reference}` came with the server and cannot be removed")]
     Builtin { reference: String },
+    #[error("{0}")]
+    Store(String),
+}
+
+/// Where an upload comes from.
+#[derive(Clone, Copy)]
+enum Origin<'a> {
+    /// With the server.
+    Builtin,
+    /// A request, with the name of its token.
+    Upload(Option<&'a str>),
+    /// A folder, which keeps it.
+    Folder,
+    /// The store.
+    Stored(&'a Stored),
 }
 
 impl Registry {
@@ -44,8 +60,33 @@ impl Registry {
         Self {
             runtime,
             compiler,
+            store: None,
             plugins: RwLock::default(),
         }
+    }
+
+    /// Registers what the store holds, and keeps in it what is uploaded from
+    /// now on. A plugin that cannot be loaded any more is left out and stays
+    /// in the store.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn with_store(mut self, store: Store) -> Result<Self, StoreError> {
+        for stored in store.list()? {
+            let registered = store
+                .read(&stored.digest)
+                .map_err(|error| error.to_string())
+                .and_then(|bytes| {
+                    self.register(&bytes, Origin::Stored(&stored))
+                        .map_err(|error| error.to_string())
+                });
+            if let Err(error) = registered {
+                let digest = &stored.digest;
+                tracing::error!("the stored plugin {digest} cannot be used: {error}");
+            }
+        }
+        self.store = Some(store);
+        Ok(self)
     }
 
     /// Registers a plugin: a component, or a core module that carries its
@@ -57,7 +98,23 @@ impl Registry {
     /// When the bytes are no plugin, or another plugin has their name and
     /// version. Nothing has changed then.
     pub fn upload(&self, bytes: &[u8]) -> Result<Uploaded, UploadError> {
-        self.register(bytes, false)
+        self.upload_by(bytes, None)
+    }
+
+    /// The same, for whoever the token `by` belongs to.
+    ///
+    /// # Errors
+    /// As [`upload`](Self::upload).
+    pub fn upload_by(&self, bytes: &[u8], by: Option<&str>) -> Result<Uploaded, UploadError> {
+        self.register(bytes, Origin::Upload(by))
+    }
+
+    /// Registers a plugin that a folder keeps, the same way but for the store.
+    ///
+    /// # Errors
+    /// As [`upload`](Self::upload).
+    pub(super) fn upload_from_folder(&self, bytes: &[u8]) -> Result<Uploaded, UploadError> {
+        self.register(bytes, Origin::Folder)
     }
 
     /// Registers a plugin that comes with the server, the same way.
@@ -65,10 +122,10 @@ impl Registry {
     /// # Errors
     /// As [`upload`](Self::upload).
     pub fn upload_builtin(&self, bytes: &[u8]) -> Result<Uploaded, UploadError> {
-        self.register(bytes, true)
+        self.register(bytes, Origin::Builtin)
     }
 
-    fn register(&self, bytes: &[u8], builtin: bool) -> Result<Uploaded, UploadError> {
+    fn register(&self, bytes: &[u8], origin: Origin<'_>) -> Result<Uploaded, UploadError> {
         let digest = digest(bytes);
         let known = |plugin: Arc<Plugin>| Uploaded {
             plugin,
@@ -77,9 +134,18 @@ impl Registry {
         if let Some(plugin) = self.get(&digest) {
             return Ok(known(plugin));
         }
-        let plugin = self
+        let builtin = matches!(origin, Origin::Builtin);
+        let mut plugin = self
             .compiler
             .compile(&self.runtime, bytes, &digest, builtin)?;
+        match origin {
+            Origin::Builtin | Origin::Folder => {}
+            Origin::Upload(by) => plugin.uploaded_by = by.map(str::to_owned),
+            Origin::Stored(stored) => {
+                plugin.uploaded_at = stored.uploaded_at;
+                plugin.uploaded_by.clone_from(&stored.uploaded_by);
+            }
+        }
         let mut plugins = self.plugins.write().unwrap_or_else(PoisonError::into_inner);
         // Another upload may have come first while this one was compiled.
         let same =
@@ -88,13 +154,7 @@ impl Registry {
             if other.digest == digest {
                 return Ok(known(Arc::clone(other)));
             }
-            return Err(UploadError::new(
-                UploadCode::VersionConflict,
-                format!(
-                    "other bytes are registered as {}@{}, with the digest {}; upload a new version",
-                    other.name, other.version, other.digest
-                ),
-            ));
+            return Err(taken(&plugin, &other.digest));
         }
         let other_kind =
             |other: &&Arc<Plugin>| other.name == plugin.name && other.kind != plugin.kind;
@@ -106,6 +166,18 @@ impl Registry {
                     other.name, other.kind, plugin.kind
                 ),
             ));
+        }
+        if let (Some(store), Origin::Upload(_)) = (&self.store, origin) {
+            let failed = |error: StoreError| {
+                UploadError::new(UploadCode::Internal, format!("it cannot be kept: {error}"))
+            };
+            let known = store
+                .digest_of(&plugin.name, &plugin.version)
+                .map_err(failed)?;
+            if let Some(other) = known.filter(|known| *known != digest) {
+                return Err(taken(&plugin, &other));
+            }
+            store.keep(&plugin, bytes).map_err(failed)?;
         }
         let plugin = Arc::new(plugin);
         let before =
@@ -155,16 +227,35 @@ impl Registry {
                 reference: reference.to_owned(),
             });
         }
-        let removed: Vec<_> = plugins
-            .extract_if(.., |plugin| meant(plugin) && !plugin.builtin)
+        let goes = |plugin: &Arc<Plugin>| meant(plugin) && !plugin.builtin;
+        let digests: Vec<_> = plugins
+            .iter()
+            .filter(|plugin| goes(plugin))
+            .map(|plugin| plugin.digest.as_str())
             .collect();
-        if removed.is_empty() {
+        if digests.is_empty() {
             return Err(RemoveError::Builtin {
                 reference: reference.to_owned(),
             });
         }
-        Ok(removed)
+        if let Some(store) = &self.store {
+            store
+                .remove(&digests)
+                .map_err(|error| RemoveError::Store(error.to_string()))?;
+        }
+        Ok(plugins.extract_if(.., |plugin| goes(plugin)).collect())
     }
+}
+
+/// Other bytes have a plugin's name and version.
+fn taken(plugin: &Plugin, digest: &str) -> UploadError {
+    UploadError::new(
+        UploadCode::VersionConflict,
+        format!(
+            "other bytes are registered as {}@{}, with the digest {digest}; upload a new version",
+            plugin.name, plugin.version
+        ),
+    )
 }
 
 /// How a plugin is named.
@@ -196,11 +287,5 @@ impl<'a> Reference<'a> {
 
 /// `sha256:` and the digest in lower-case hexadecimal.
 fn digest(bytes: &[u8]) -> String {
-    Sha256::digest(bytes)
-        .iter()
-        .fold("sha256:".to_owned(), |mut text, byte| {
-            // Writing to a string cannot fail.
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+    format!("sha256:{}", hex(bytes))
 }

@@ -11,6 +11,8 @@ use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConf
 use super::bindings::{logits_plugin::LogitsPlugin, sampler::SamplerPlugin, token::TokenPlugin};
 use super::loaded::Kind;
 use super::memory::MemoryBudget;
+use super::pool::{Permit, Pool};
+use super::record::Breaker;
 use super::state::HostState;
 
 /// Stack of every thread that calls guests. Their own frames take at most
@@ -50,6 +52,12 @@ pub struct Limits {
     /// Default 512: 128 requests with a chain of four. Each reserves 8 GiB
     /// of address space, which costs nothing until it is used.
     pub max_instances: u32,
+    /// Instances alive at once of one uploaded plugin. Default 256, half of
+    /// all: nobody's plugin can take the room of everybody's.
+    pub max_instances_of_one: u32,
+    /// How long a request waits for room. Default 2 s: sequences end all the
+    /// time, and a client that is sent away comes back at once.
+    pub wait: Duration,
     /// Deadline of one position's `plan` calls together, and again of its
     /// `process` and `sample` calls. Default 50 ms: it counts wall time, and
     /// less hits innocents on a busy machine.
@@ -65,18 +73,24 @@ pub struct Limits {
     pub total_memory_bytes: usize,
     /// Size of an upload. Default 64 MiB: a Python plugin has 18.
     pub upload_bytes: usize,
+    /// When a plugin has failed too often. What came with the server is never
+    /// taken from everybody for what one request does with it.
+    pub breaker: Breaker,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         Self {
             max_instances: 512,
+            max_instances_of_one: 256,
+            wait: Duration::from_secs(2),
             call: Duration::from_millis(50),
             open: Duration::from_secs(1),
             prepare: Duration::from_secs(10),
             memory_bytes: 256 << 20,
             total_memory_bytes: 4 << 30,
             upload_bytes: 64 << 20,
+            breaker: Breaker::default(),
         }
     }
 }
@@ -92,7 +106,7 @@ pub struct Runtime {
     limits: Limits,
     linkers: Linkers,
     memory: Arc<MemoryBudget>,
-    n_instances: Arc<AtomicU32>,
+    pool: Arc<Pool>,
     /// Held while a chain with uploaded plugins opens.
     opening: Mutex<()>,
     n_opening: AtomicU32,
@@ -131,7 +145,7 @@ impl Runtime {
             engine,
             linkers,
             memory: Arc::new(MemoryBudget::new(limits.total_memory_bytes)),
-            n_instances: Arc::default(),
+            pool: Arc::default(),
             opening: Mutex::new(()),
             n_opening: AtomicU32::new(0),
             limits,
@@ -170,20 +184,16 @@ impl Runtime {
         })
     }
 
-    /// Room for `n` instances, or `None` when there is none.
-    pub(super) fn reserve(&self, n: u32) -> Option<Vec<InstancePermit>> {
-        self.n_instances
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
-                taken
-                    .checked_add(n)
-                    .filter(|&sum| sum <= self.limits.max_instances)
-            })
-            .ok()?;
-        Some(
-            (0..n)
-                .map(|_| InstancePermit(Arc::clone(&self.n_instances)))
-                .collect(),
-        )
+    /// Room for `n` instances; waits for it no longer than a request may.
+    pub(super) fn reserve(&self, n: u32) -> Option<Vec<Permit>> {
+        let limits = self.limits();
+        self.pool.reserve(n, limits.max_instances, limits.wait)
+    }
+
+    /// Room for one instance now.
+    pub(super) fn reserve_one(&self) -> Option<Permit> {
+        let most = self.limits.max_instances;
+        self.pool.reserve(1, most, Duration::ZERO)?.pop()
     }
 }
 
@@ -208,15 +218,6 @@ impl<'a> Place<'a> {
 }
 
 impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// The right to one instance of the pool, given back on drop.
-pub(super) struct InstancePermit(Arc<AtomicU32>);
-
-impl Drop for InstancePermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -1,11 +1,13 @@
 //! What the host keeps beside one instance: the data of its store.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use super::edits::Edits;
 use super::fault::{HostFault, kind};
 use super::memory::MemoryLimiter;
 use super::random::Chance;
+use super::record::LogLine;
 use super::vocabulary::Vocabulary;
 use crate::engine::TokenId;
 
@@ -48,6 +50,7 @@ pub(super) struct HostState {
     pub(super) phase: Phase,
     /// Absent at upload, where no model is loaded.
     pub(super) vocabulary: Option<Arc<Vocabulary>>,
+    pub(super) has_read_vocabulary: Cell<bool>,
     /// Recorded by the call that runs.
     pub(super) edits: Edits,
     /// Made by the call that runs.
@@ -68,6 +71,7 @@ impl HostState {
         Self {
             phase: Phase::Instantiate,
             vocabulary,
+            has_read_vocabulary: Cell::new(false),
             edits: Edits::default(),
             decision: None,
             row: Vec::new(),
@@ -93,6 +97,7 @@ impl HostState {
     pub(super) fn vocabulary(&self, import: &str) -> Result<&Arc<Vocabulary>, HostFault> {
         use Phase::{Open, Plan, Prepare, Process, Sample};
         self.only_in(import, &[Prepare, Open, Plan, Process, Sample])?;
+        self.has_read_vocabulary.set(true);
         self.vocabulary.as_ref().ok_or_else(|| {
             HostFault::new(
                 kind::INVALID_CALL,
@@ -104,14 +109,18 @@ impl HostState {
 
 /// Most messages of one instance that are passed on.
 const MAX_MESSAGES: u32 = 1_000;
+/// Most messages of one call that are passed on.
+const MAX_CALL_MESSAGES: usize = 20;
 /// Longest message that is kept, in bytes.
 const MAX_MESSAGE_BYTES: usize = 2_000;
 
-/// What the guest wrote to `log`: passed on to the server's own log, and the
-/// last error kept for the fault it may explain.
+/// What the guest wrote to `log`: passed on to the server's own log and to
+/// whoever takes it, and the last error kept for the fault it may explain.
 pub(super) struct Log {
     stage: String,
     n_messages: u32,
+    /// Not taken yet.
+    lines: Vec<LogLine>,
     last_error: Option<String>,
 }
 
@@ -120,6 +129,7 @@ impl Log {
         Self {
             stage: stage.to_owned(),
             n_messages: 0,
+            lines: Vec::new(),
             last_error: None,
         }
     }
@@ -129,19 +139,38 @@ impl Log {
             message.truncate(message.floor_char_boundary(MAX_MESSAGE_BYTES));
             message.push('…');
         }
-        if self.n_messages < MAX_MESSAGES {
-            self.n_messages += 1;
-            let stage = self.stage.as_str();
-            match level {
-                tracing::Level::ERROR => tracing::error!(target: "plugin", stage, "{message}"),
-                tracing::Level::WARN => tracing::warn!(target: "plugin", stage, "{message}"),
-                tracing::Level::INFO => tracing::info!(target: "plugin", stage, "{message}"),
-                _ => tracing::debug!(target: "plugin", stage, "{message}"),
-            }
-        }
         if level == tracing::Level::ERROR {
-            self.last_error = Some(message);
+            self.last_error = Some(message.clone());
         }
+        if self.n_messages == MAX_MESSAGES || self.lines.len() == MAX_CALL_MESSAGES {
+            return;
+        }
+        self.n_messages += 1;
+        let stage = self.stage.as_str();
+        let level = match level {
+            tracing::Level::ERROR => {
+                tracing::error!(target: "plugin", stage, "{message}");
+                "error"
+            }
+            tracing::Level::WARN => {
+                tracing::warn!(target: "plugin", stage, "{message}");
+                "warn"
+            }
+            tracing::Level::INFO => {
+                tracing::info!(target: "plugin", stage, "{message}");
+                "info"
+            }
+            _ => {
+                tracing::debug!(target: "plugin", stage, "{message}");
+                "debug"
+            }
+        };
+        self.lines.push(LogLine { level, message });
+    }
+
+    /// The messages since the last time.
+    pub(super) fn take(&mut self) -> Vec<LogLine> {
+        std::mem::take(&mut self.lines)
     }
 
     pub(super) fn clear_error(&mut self) {

@@ -1,5 +1,7 @@
 //! What plugins may know of the tokenizer.
 
+use super::cache::hex;
+use super::vocabulary_file;
 use crate::engine::{ModelInfo, TokenId};
 
 /// Tokenizes text without adding special tokens and without reading any in it.
@@ -13,6 +15,7 @@ pub struct Vocabulary {
     bytes: Vec<u8>,
     special_tokens: Vec<(TokenId, String)>,
     encode: Encode,
+    digest: String,
 }
 
 /// Why the parts of a vocabulary do not fit together.
@@ -68,7 +71,9 @@ impl Vocabulary {
                 n_bytes: bytes.len(),
             });
         }
+        let file = vocabulary_file::to_bytes(&info, &offsets, &bytes, &special_tokens);
         Ok(Self {
+            digest: hex(&file),
             info,
             offsets,
             bytes,
@@ -80,6 +85,16 @@ impl Vocabulary {
     /// Facts about the model.
     pub fn info(&self) -> &ModelInfo {
         &self.info
+    }
+
+    /// SHA-256 of everything but the tokenizer, in hexadecimal.
+    pub(super) fn digest(&self) -> &str {
+        &self.digest
+    }
+
+    /// Everything but the tokenizer.
+    pub(super) fn to_file(&self) -> Vec<u8> {
+        vocabulary_file::to_bytes(&self.info, &self.offsets, &self.bytes, &self.special_tokens)
     }
 
     /// The bytes of one token, or `None` at or above the vocabulary size.

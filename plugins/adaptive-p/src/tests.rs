@@ -1,3 +1,4 @@
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{AdaptiveP, Aim, Params};
@@ -106,4 +107,34 @@ fn draws_from_what_truncation_kept() {
         chosen(json!({"temperature": 0, "adaptive_target": 0.0}), 0.99),
         Some(1)
     );
+}
+
+proptest! {
+    #[test]
+    fn a_banned_token_is_never_drawn_and_the_average_is_a_probability(
+        rows in prop::collection::vec(
+            prop::collection::vec(
+                prop_oneof![4 => -30.0..30.0_f32, 1 => Just(f32::NEG_INFINITY)], 1..90,
+            ),
+            1..20,
+        ),
+        (target, decay) in (0.0..1.0, 0.0..0.99),
+        u in 0.0..1.0,
+    ) {
+        let params = Params {
+            adaptive_target: target,
+            adaptive_decay: decay,
+            ..Params::default()
+        };
+        let adaptive = AdaptiveP::new(params, &[], 90);
+        let mut adaptive = adaptive.map_err(TestCaseError::fail)?;
+        for row in rows {
+            let free = row.iter().any(|l| *l > f32::NEG_INFINITY);
+            let chosen = adaptive.choose(&row[..], &|_| u);
+            prop_assert_eq!(chosen.is_some(), free);
+            prop_assert!(chosen.is_none_or(|id| row[id as usize] > f32::NEG_INFINITY));
+            let average = adaptive.aim.map(|aim| aim.weighted_sum / aim.total_weight);
+            prop_assert!(average.is_some_and(|average| (0.0..1.0 + 1e-9).contains(&average)));
+        }
+    }
 }

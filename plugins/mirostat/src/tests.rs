@@ -1,3 +1,4 @@
+use proptest::prelude::*;
 use serde_json::Value;
 use sluice_plugin::{TokenId, ranking::Ranking};
 
@@ -124,4 +125,28 @@ fn version_1_is_refused_and_nothing_is_drawn_where_all_is_banned() {
     let banned: [f32; 3] = [f32::NEG_INFINITY; 3];
     let chosen: Option<TokenId> = mirostat(&Params::default(), 3).choose(&banned[..], 0.0);
     assert_eq!(chosen, None);
+}
+
+proptest! {
+    #[test]
+    fn a_banned_token_is_never_drawn_and_the_bound_stays_finite(
+        rows in prop::collection::vec(
+            prop::collection::vec(
+                prop_oneof![4 => -30.0..30.0_f32, 1 => Just(f32::NEG_INFINITY)], 1..90,
+            ),
+            1..20,
+        ),
+        (tau, eta) in (0.001..20.0, 0.01..1.0),
+        u in 0.0..1.0,
+    ) {
+        let params = Params { mirostat_tau: tau, mirostat_eta: eta, ..Params::default() };
+        let mut mirostat = mirostat(&params, 90);
+        for row in rows {
+            let free = row.iter().any(|l| *l > f32::NEG_INFINITY);
+            let chosen = mirostat.choose(&row[..], u);
+            prop_assert_eq!(chosen.is_some(), free);
+            prop_assert!(chosen.is_none_or(|id| row[id as usize] > f32::NEG_INFINITY));
+            prop_assert!(mu(&mirostat).is_some_and(f64::is_finite));
+        }
+    }
 }

@@ -1,3 +1,4 @@
+use proptest::prelude::*;
 use serde_json::Value;
 
 use super::{BadWords, Params, ngrams, parse};
@@ -99,5 +100,30 @@ fn no_repeat_ngram_vectors() {
             "{}",
             vector["id"]
         );
+    }
+}
+
+proptest! {
+    #[test]
+    fn bad_words_do_not_depend_on_how_tokens_were_split_over_calls(
+        words in prop::collection::vec(prop::collection::vec(0..3_u32, 1..4), 0..4),
+        calls in prop::collection::vec(prop::collection::vec(0..3_u32, 0..5), 0..6),
+    ) {
+        let mut replayed = BadWords::new(words.clone());
+        replayed.push(&calls.concat());
+        let mut stepped = BadWords::new(words.clone());
+        for call in &calls {
+            stepped.push(call);
+            stepped.banned();
+        }
+        prop_assert_eq!(replayed.banned(), stepped.banned());
+        let generated = calls.concat();
+        let completes = |word: &&Vec<u32>| generated.ends_with(&word[..word.len() - 1]);
+        let expected: Vec<_> = words
+            .iter()
+            .filter(completes)
+            .map(|word| word[word.len() - 1])
+            .collect();
+        prop_assert_eq!(replayed.banned(), expected);
     }
 }

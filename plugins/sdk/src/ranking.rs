@@ -328,14 +328,12 @@ impl<R: Row> Ranking<R> {
                 shape.distance(logit, best)
             }
         };
-        let moments = if let Some(n) = self.counted() {
-            row::moments(&self.read.logits[..n], distance)
-        } else {
-            let mut moments = row::moments(&self.row.whole(), distance);
-            moments.count -= self.dropped_equals() as f64;
-            moments
+        let sums = match self.counted() {
+            Some(n) => row::power_sums(&self.read.logits[..n], distance),
+            // Dropped tokens as good as the best are at distance 0.
+            None => row::power_sums(&self.row.whole(), distance),
         };
-        moments.deviation()
+        sums.deviation(self.count())
     }
 
     /// How many tokens are kept.

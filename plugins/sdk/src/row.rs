@@ -4,6 +4,8 @@
 //! A component pays for a check at every turn of a loop; these turn once for
 //! 64 values.
 
+use std::ops::Add;
+
 /// The largest value; negative infinity for an empty row.
 pub fn max(row: &[f32]) -> f32 {
     let (blocks, rest) = row.as_chunks::<64>();
@@ -113,21 +115,23 @@ impl ExpSums {
 
 /// Sums over x = `level(value)`, which vectorises and is at most 0: usually
 /// the distance to the largest value. Levels below −87 count as −87: nothing.
+/// 16 values at a time are added in pairs before they are added up in f64.
 pub fn exp_sums(row: &[f32], level: impl Fn(f32) -> f32) -> ExpSums {
     let level = |value| {
         let x = level(value);
         if x > -87.0 { x } else { -87.0 }
     };
     let (blocks, rest) = row.as_chunks::<64>();
-    let mut masses = [0_f64; 8];
-    let mut weighted = [0_f64; 8];
+    let mut masses = [0_f64; 4];
+    let mut weighted = [0_f64; 4];
     for block in blocks {
         let levels = block.map(level);
         let powers = levels.map(exp);
         let products: [f32; 64] = std::array::from_fn(|i| levels[i] * powers[i]);
-        for i in 0..64 {
-            masses[i % 8] += f64::from(powers[i]);
-            weighted[i % 8] += f64::from(products[i]);
+        let (powers, products) = (in_pairs(&powers), in_pairs(&products));
+        for lane in 0..4 {
+            masses[lane] += f64::from(powers[lane]);
+            weighted[lane] += f64::from(products[lane]);
         }
     }
     for &value in rest {
@@ -141,57 +145,66 @@ pub fn exp_sums(row: &[f32], level: impl Fn(f32) -> f32) -> ExpSums {
     }
 }
 
-/// What [`moments`] adds up, each in f64.
+/// Four sums of 16 values each.
+#[inline]
+fn in_pairs<T: Copy + Add<Output = T>>(values: &[T; 64]) -> [T; 4] {
+    let sum_32: [T; 32] = std::array::from_fn(|i| values[i] + values[i + 32]);
+    let sum_16: [T; 16] = std::array::from_fn(|i| sum_32[i] + sum_32[i + 16]);
+    let sum_8: [T; 8] = std::array::from_fn(|i| sum_16[i] + sum_16[i + 8]);
+    std::array::from_fn(|i| sum_8[i] + sum_8[i + 4])
+}
+
+/// What [`power_sums`] adds up, each in f64.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Moments {
-    pub count: f64,
+pub struct PowerSums {
     /// Σ x
     pub sum: f64,
     /// Σ x²
     pub squares: f64,
 }
 
-impl Moments {
-    /// Standard deviation of the population.
-    pub fn deviation(self) -> f64 {
-        let mean = self.sum / self.count;
-        (self.squares / self.count - mean * mean).max(0.0).sqrt()
+impl PowerSums {
+    /// Standard deviation of a population of `count`.
+    pub fn deviation(self, count: usize) -> f64 {
+        let mean = self.sum / count as f64;
+        (self.squares / count as f64 - mean * mean).max(0.0).sqrt()
     }
 }
 
-/// Sums over x = `level(value)`, which vectorises; banned tokens, and those
-/// whose level is negative infinity, are left out. Let levels be distances to
-/// a value of the row: squares of large numbers cancel badly.
-pub fn moments(row: &[f32], level: impl Fn(f32) -> f64) -> Moments {
-    let (blocks, rest) = row.as_chunks::<64>();
-    let mut sums = [[0_f64; 8]; 3];
-    let mut add = |lane: usize, value: f32| {
+/// Sums over x = `level(value)`; tokens whose level is negative infinity or
+/// NaN are left out. Let levels be distances to a value of the row: squares of
+/// large numbers cancel badly.
+pub fn power_sums(row: &[f32], level: impl Fn(f32) -> f64) -> PowerSums {
+    let level = |value| {
         let x = level(value);
-        let counts = value > f32::NEG_INFINITY && x > f64::NEG_INFINITY;
-        let x = if counts { x } else { 0.0 };
-        sums[0][lane] += if counts { 1.0 } else { 0.0 };
-        sums[1][lane] += x;
-        sums[2][lane] += x * x;
+        if x > f64::NEG_INFINITY { x } else { 0.0 }
     };
+    let (blocks, rest) = row.as_chunks::<64>();
+    let mut sum = [0_f64; 4];
+    let mut squares = [0_f64; 4];
     for block in blocks {
-        for (i, &value) in block.iter().enumerate() {
-            add(i % 8, value);
+        let levels = block.map(level);
+        let powers = levels.map(|x| x * x);
+        let (levels, powers) = (in_pairs(&levels), in_pairs(&powers));
+        for lane in 0..4 {
+            sum[lane] += levels[lane];
+            squares[lane] += powers[lane];
         }
     }
     for &value in rest {
-        add(0, value);
+        let x = level(value);
+        sum[0] += x;
+        squares[0] += x * x;
     }
-    let [count, sum, squares] = sums.map(|lanes| lanes.iter().sum());
-    Moments {
-        count,
-        sum,
-        squares,
+    PowerSums {
+        sum: sum.iter().sum(),
+        squares: squares.iter().sum(),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{ban_below, count, exp, exp_sums, max, moments, multiply};
+    use super::{ban_below, count, exp, exp_sums, max, multiply, power_sums};
 
     /// 1, 2, … as far as a row reaches past two blocks.
     fn counted(n: u16) -> Vec<f32> {
@@ -276,11 +289,8 @@ mod tests {
         for (at, l) in [(0, 10.0), (1, 9.0), (65, 1.0), (69, 0.0)] {
             row[at] = l;
         }
-        let moments = moments(&row, |l| f64::from(l) - 10.0);
-        assert_eq!(
-            (moments.count, moments.sum, moments.squares),
-            (4.0, -20.0, 182.0)
-        );
-        assert!((moments.deviation() - 20.5_f64.sqrt()).abs() < 1e-12);
+        let sums = power_sums(&row, |l| f64::from(l) - 10.0);
+        assert_eq!((sums.sum, sums.squares), (-20.0, 182.0));
+        assert!((sums.deviation(4) - 20.5_f64.sqrt()).abs() < 1e-12);
     }
 }

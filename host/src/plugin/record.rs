@@ -1,0 +1,188 @@
+//! What is remembered of a plugin while it is loaded: its last messages, its
+//! faults, and whether they were too many.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use serde::Serialize;
+
+use super::fault::kind;
+use super::pool::Pool;
+use crate::engine::Fault;
+
+/// Most messages that are kept.
+const MAX_MESSAGES: usize = 50;
+
+/// A message that a guest wrote to `log`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LogLine {
+    pub level: &'static str,
+    pub message: String,
+}
+
+/// When too many faults make a plugin unusable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Breaker {
+    /// That many faults within the window; 0: never.
+    pub faults: u32,
+    pub window: Duration,
+}
+
+impl Default for Breaker {
+    /// Ten in a minute: a plugin that does its work has none, and each of
+    /// them may have kept a batch waiting for its deadline.
+    fn default() -> Self {
+        Self {
+            faults: 10,
+            window: Duration::from_mins(1),
+        }
+    }
+}
+
+/// What is remembered of one plugin.
+#[derive(Debug, Default)]
+pub(super) struct Record {
+    messages: Mutex<VecDeque<(SystemTime, LogLine)>>,
+    faults: Mutex<Faults>,
+    /// The instances there are.
+    pub(super) pool: Arc<Pool>,
+}
+
+#[derive(Debug, Default)]
+struct Faults {
+    total: u64,
+    /// When the last ones happened, oldest first.
+    recent: VecDeque<Instant>,
+    /// Why the plugin may not be used.
+    disabled: Option<String>,
+}
+
+impl Record {
+    pub(super) fn write(&self, line: LogLine) {
+        let mut messages = lock(&self.messages);
+        if messages.len() == MAX_MESSAGES {
+            messages.pop_front();
+        }
+        messages.push_back((SystemTime::now(), line));
+    }
+
+    /// The last messages, oldest first.
+    pub(super) fn messages(&self) -> Vec<(SystemTime, LogLine)> {
+        lock(&self.messages).iter().cloned().collect()
+    }
+
+    /// Counts a fault. One that a request can bring about by what it asks for
+    /// is no sign of a broken plugin.
+    pub(super) fn fault(&self, fault: &Fault, breaker: Breaker, now: Instant) {
+        if [kind::ALL_BANNED, kind::ERROR, kind::OPEN].contains(&fault.kind) {
+            return;
+        }
+        let mut faults = lock(&self.faults);
+        faults.total += 1;
+        faults.recent.push_back(now);
+        while faults
+            .recent
+            .front()
+            .is_some_and(|&then| now.duration_since(then) > breaker.window)
+        {
+            faults.recent.pop_front();
+        }
+        if breaker.faults > 0 && faults.recent.len() >= breaker.faults as usize {
+            faults.recent.clear();
+            let seconds = breaker.window.as_secs();
+            faults.disabled = Some(format!(
+                "it failed {} times within {seconds} s, the last time: {}",
+                breaker.faults, fault.message
+            ));
+        }
+    }
+
+    pub(super) fn n_faults(&self) -> u64 {
+        lock(&self.faults).total
+    }
+
+    pub(super) fn disabled(&self) -> Option<String> {
+        lock(&self.faults).disabled.clone()
+    }
+
+    pub(super) fn enable(&self) {
+        let mut faults = lock(&self.faults);
+        faults.disabled = None;
+        faults.recent.clear();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BREAKER: Breaker = Breaker {
+        faults: 3,
+        window: Duration::from_secs(10),
+    };
+
+    fn fault(kind: &'static str) -> Fault {
+        Fault {
+            stage: "x".into(),
+            kind,
+            message: "it broke".into(),
+        }
+    }
+
+    #[test]
+    fn too_many_faults_in_a_window_disable_until_enabled() {
+        let record = Record::default();
+        let start = Instant::now();
+        for second in [0, 4, 11] {
+            let now = start + Duration::from_secs(second);
+            record.fault(&fault(kind::TRAP), BREAKER, now);
+            assert_eq!(record.disabled(), None, "{second}");
+        }
+        record.fault(
+            &fault(kind::DEADLINE),
+            BREAKER,
+            start + Duration::from_secs(13),
+        );
+        let reason = record.disabled().unwrap_or_default();
+        assert!(reason.contains("3 times within 10 s"), "{reason}");
+        assert!(reason.contains("it broke"), "{reason}");
+        assert_eq!(record.n_faults(), 4);
+        record.enable();
+        record.fault(&fault(kind::TRAP), BREAKER, start + Duration::from_secs(14));
+        assert_eq!(record.disabled(), None);
+    }
+
+    #[test]
+    fn what_a_request_can_bring_about_counts_for_nothing() {
+        let record = Record::default();
+        let never = Breaker {
+            faults: 0,
+            ..BREAKER
+        };
+        for _ in 0..9 {
+            record.fault(&fault(kind::ALL_BANNED), BREAKER, Instant::now());
+            record.fault(&fault(kind::ERROR), BREAKER, Instant::now());
+            record.fault(&fault(kind::TRAP), never, Instant::now());
+        }
+        assert_eq!((record.disabled(), record.n_faults()), (None, 9));
+    }
+
+    #[test]
+    fn the_last_messages_are_kept() {
+        let record = Record::default();
+        for i in 0..60 {
+            record.write(LogLine {
+                level: "info",
+                message: i.to_string(),
+            });
+        }
+        let messages = record.messages();
+        assert_eq!(messages.len(), 50);
+        assert_eq!(messages[0].1.message, "10");
+    }
+}
