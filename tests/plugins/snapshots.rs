@@ -86,15 +86,9 @@ fn open(
     name: &str,
     params: &Value,
 ) -> Result<Box<dyn Chain>, OpenError> {
-<<<<<<< ours
     let stage = |name: &str, params: &Map<String, Value>| {
-        let plugin = registry.upload(&component(name)).unwrap().plugin;
+        let plugin = registry.upload_builtin(&component(name)).unwrap().plugin;
         StageRef::new(plugin, params.clone())
-=======
-    let stage = |name: &str, params: &Map<String, Value>| StageRef {
-        plugin: registry.upload_builtin(&component(name)).unwrap().plugin,
-        params: params.clone(),
->>>>>>> theirs
     };
     let greedy = json!({"temperature": 0});
     let stages = [
