@@ -11,3 +11,4 @@ mod snapshots;
 mod store;
 mod support;
 mod uploads;
+mod wasi;

@@ -42,7 +42,9 @@ impl Linked {
         kind: Kind,
         component: &Component,
     ) -> wasmtime::Result<Self> {
-        let linked = runtime.linker(kind).instantiate_pre(component)?;
+        let linked = runtime
+            .linker(kind, component)?
+            .instantiate_pre(component)?;
         Ok(match kind {
             Kind::TokenProcessor => Self::Token(TokenPluginPre::new(linked)?),
             Kind::LogitsProcessor => Self::Logits(LogitsPluginPre::new(linked)?),

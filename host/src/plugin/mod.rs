@@ -8,9 +8,10 @@
 //!         ─ engine::Chain: plan (token processors) ─ finish (edits, logits processors, sampler)
 //! ```
 //!
-//! What must stay absent: WASI or any other import than the contract's, a
-//! parser of uploads in the server's process, guest code on a thread with a
-//! small stack, guest code in a `Drop`, a second configuration of wasmtime.
+//! What must stay absent: an import that reaches anything but the contract's (WASI
+//! is linked with nothing in it), a parser of uploads in the server's process,
+//! guest code on a thread with a small stack, guest code in a `Drop`, a second
+//! configuration of wasmtime.
 //!
 //! Every call of a guest has a deadline ([`Limits`]); every value that comes
 //! out of one is checked before it is used. What goes wrong in a guest is a
@@ -44,6 +45,7 @@ mod store;
 mod upload;
 mod vocabulary;
 mod vocabulary_file;
+mod wasi;
 
 pub use chain::OpenChain;
 pub use child::{CompileTask, compile_child};

@@ -1,11 +1,12 @@
 //! The one configuration of wasmtime: sizes, deadlines, the epoch's ticker,
 //! and what each kind of plugin may import.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use wasmtime::component::{HasSelf, Linker};
+use wasmtime::component::{Component, HasSelf, Linker};
 use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
 use super::bindings::{logits_plugin::LogitsPlugin, sampler::SamplerPlugin, token::TokenPlugin};
@@ -14,6 +15,7 @@ use super::memory::MemoryBudget;
 use super::pool::{Permit, Pool};
 use super::record::Breaker;
 use super::state::HostState;
+use super::wasi;
 
 /// Stack of every thread that calls guests. Their own frames take at most
 /// [`MAX_WASM_STACK_BYTES`]; host functions called from the deepest of them
@@ -161,12 +163,18 @@ impl Runtime {
         &self.engine
     }
 
-    pub(super) fn linker(&self, kind: Kind) -> &Linker<HostState> {
-        match kind {
+    /// What a component of this kind may import.
+    pub(super) fn linker(
+        &self,
+        kind: Kind,
+        component: &Component,
+    ) -> wasmtime::Result<Cow<'_, Linker<HostState>>> {
+        let linker = match kind {
             Kind::TokenProcessor => &self.linkers.token,
             Kind::LogitsProcessor => &self.linkers.logits,
             Kind::Sampler => &self.linkers.sampler,
-        }
+        };
+        wasi::complete(linker, component)
     }
 
     pub(super) fn memory(&self) -> &Arc<MemoryBudget> {
@@ -236,9 +244,8 @@ pub(super) fn host_call_bytes() -> usize {
 /// Everything that compiled code depends on: the child that compiles and the
 /// server that runs share it.
 ///
-/// Two of wasmtime's choices are kept on purpose. No WASI is ever linked. NaN
-/// canonicalisation stays off: it triples row arithmetic, and a row with a
-/// NaN is refused anyway.
+/// One of wasmtime's choices is kept on purpose: NaN canonicalisation stays
+/// off. It triples row arithmetic, and a row with a NaN is refused anyway.
 fn compile_settings() -> Config {
     let mut config = Config::new();
     config.epoch_interruption(true);

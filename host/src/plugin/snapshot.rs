@@ -38,7 +38,7 @@ pub(super) fn take(
     run();
     let mut store = new_store(runtime, "snapshot", Some(Arc::clone(vocabulary)));
     let instance = runtime
-        .linker(kind)
+        .linker(kind, &instrumented)?
         .instantiate(&mut store, &instrumented)?;
     store.data_mut().phase = Phase::Prepare;
     store.set_epoch_deadline(ticks(limit));
