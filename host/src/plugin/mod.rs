@@ -46,6 +46,7 @@ mod vocabulary_file;
 pub use chain::OpenChain;
 pub use child::{CompileTask, compile_child};
 pub use compile::Compiler;
+pub use inspect::{Interfaces, interfaces};
 pub use loaded::{Kind, ParamsError, Plugin};
 pub use open::{ChainError, Choices, OnFault, OpenError, SequenceInfo, StageRef, check_chain};
 pub use record::{Breaker, LogLine};
