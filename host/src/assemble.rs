@@ -36,6 +36,12 @@ const BUILTIN: [(&str, &[u8]); 7] = shipped![
     "adaptive-p",
 ];
 
+/// A default plugin's component, as shipped.
+pub(crate) fn builtin(name: &str) -> Option<&'static [u8]> {
+    let found = BUILTIN.iter().find(|(builtin, _)| *builtin == name);
+    found.map(|(_, bytes)| *bytes)
+}
+
 /// Why a service could not be put together.
 #[derive(Debug, thiserror::Error)]
 pub enum AssembleError {

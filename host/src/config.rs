@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, value_parser};
 
+use crate::author::PluginCommand;
 use crate::bench::BenchArgs;
 use crate::engine::EngineConfig;
 use crate::http::RequestLimits;
@@ -33,6 +34,9 @@ pub enum Command {
         #[command(flatten)]
         model: ModelConfig,
     },
+    /// Write, check and upload plugins
+    #[command(subcommand)]
+    Plugin(PluginCommand),
     /// Compile one plugin from standard input, for the server itself
     #[command(hide = true)]
     PluginCompile {

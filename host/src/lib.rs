@@ -2,6 +2,7 @@
 //! token. Modules stand in pipeline order.
 
 pub mod assemble;
+pub mod author;
 pub mod bench;
 pub mod config;
 pub mod engine;

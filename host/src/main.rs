@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use sluice::config::{Cli, Command};
-use sluice::{bench, plugin, serve, telemetry};
+use sluice::{author, bench, plugin, serve, telemetry};
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().into_command() {
@@ -21,6 +21,11 @@ fn main() -> ExitCode {
                 shipped,
             });
         }
+        Command::Plugin(command) => match author::run(command) {
+            Ok(true) => return ExitCode::SUCCESS,
+            Ok(false) => return ExitCode::FAILURE,
+            Err(error) => Err(error.to_string()),
+        },
         Command::Serve(config) => {
             telemetry::init();
             serve::serve(&config).map_err(|error| error.to_string())

@@ -254,6 +254,13 @@ impl OpenChain {
         Arc::clone(&self.report)
     }
 
+    /// Takes its chance from now on as this choice of a request with this seed.
+    /// For checks alone: they hold what stages remember against what they may.
+    pub fn set_chance(&mut self, seed: i64, choice: u32) {
+        self.seed = seed;
+        self.choice = choice;
+    }
+
     fn chance(&self, lane: u32) -> Chance {
         Chance {
             seed: self.seed,

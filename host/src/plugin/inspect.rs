@@ -117,6 +117,34 @@ pub(super) fn componentize(module: &[u8]) -> Result<Vec<u8>, UploadError> {
 /// Reads a component's imports and exports: what kind of plugin it is, and
 /// that it asks for nothing its kind does not get.
 pub(super) fn find_kind(component: &[u8]) -> Result<Kind, UploadError> {
+    let Interfaces { imports, exports } = decode(component)?;
+    let kind = kind_of_exports(&exports)?;
+    check_imports(kind, &imports)?;
+    Ok(kind)
+}
+
+/// The interfaces that a component, or a core module that carries its type,
+/// imports and exports, such as `sluice:sampling/edits@0.1.0`. For a plugin that
+/// was uploaded, by its author's commands: a server parses no uploads.
+///
+/// # Errors
+/// When the bytes are no component.
+pub fn interfaces(bytes: &[u8]) -> Result<Interfaces, UploadError> {
+    let component = match sniff(bytes)? {
+        Form::Component => bytes.to_vec(),
+        Form::Module => componentize(bytes)?,
+    };
+    decode(&component)
+}
+
+/// What a component asks of its host and gives to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interfaces {
+    pub imports: Vec<String>,
+    pub exports: Vec<String>,
+}
+
+fn decode(component: &[u8]) -> Result<Interfaces, UploadError> {
     let decoded = wit_component::decode(component).map_err(|error| {
         UploadError::new(
             UploadCode::InvalidComponent,
@@ -131,11 +159,10 @@ pub(super) fn find_kind(component: &[u8]) -> Result<Kind, UploadError> {
     };
     let world = &resolve.worlds[world];
     let name = |key| resolve.name_world_key(key);
-    let exports: Vec<_> = world.exports.keys().map(name).collect();
-    let imports: Vec<_> = world.imports.keys().map(name).collect();
-    let kind = kind_of_exports(&exports)?;
-    check_imports(kind, &imports)?;
-    Ok(kind)
+    Ok(Interfaces {
+        imports: world.imports.keys().map(name).collect(),
+        exports: world.exports.keys().map(name).collect(),
+    })
 }
 
 /// Exactly one of the three interfaces makes a plugin of its kind; exports

@@ -23,6 +23,10 @@ impl MemoryBudget {
         }
     }
 
+    pub(super) fn used_bytes(&self) -> usize {
+        self.used_bytes.load(Ordering::Relaxed)
+    }
+
     fn take(&self, bytes: usize) -> bool {
         self.used_bytes
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {

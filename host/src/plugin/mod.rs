@@ -51,6 +51,7 @@ pub use chain::OpenChain;
 pub use child::{CompileTask, compile_child};
 pub use compile::Compiler;
 pub use folder::Folder;
+pub use inspect::{Interfaces, interfaces};
 pub use loaded::{Kind, ParamsError, Plugin};
 pub use open::{ChainError, Choices, OnFault, OpenError, SequenceInfo, StageRef, check_chain};
 pub use record::{Breaker, LogLine};

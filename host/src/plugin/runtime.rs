@@ -159,6 +159,11 @@ impl Runtime {
         &self.limits
     }
 
+    /// Memory that all instances together have now, in bytes.
+    pub fn memory_bytes(&self) -> usize {
+        self.memory.used_bytes()
+    }
+
     pub(super) fn engine(&self) -> &Engine {
         &self.engine
     }
