@@ -7,6 +7,7 @@
 use std::{hint::black_box, time::Instant};
 
 use sluice_kernels::{
+    Format, Quantised,
     attention::{Kernel, KvCache, Place, Shape},
     matmul_nt, ops, row,
 };
@@ -54,6 +55,53 @@ fn products() {
             let flops = 2e-3 * (m * n * k) as f64 / us;
             let bytes = 4e-3 * (n * k) as f64 / us;
             println!("m {m:4}  k {k:5}  n {n:6}  {us:10.1}  {flops:8.1}  {bytes:8.1}");
+        }
+    }
+}
+
+/// Weights as they are quantised against the same in f32, in turn.
+fn quantised() {
+    println!("\nC[m, n] = A[m, k] W[n, k]^T, median us: W quantised, W in f32, ratio");
+    for [k, n, n_bits] in [
+        [576, 960, 4],
+        [576, 576, 4],
+        [576, 3_072, 4],
+        [1_536, 576, 4],
+        [576, 49_152, 8],
+    ] {
+        let n_copies = (400_000_000 / (4 * n * k)).clamp(2, 100);
+        let format = Format {
+            group_size: 32,
+            n_bits,
+        };
+        let words: Vec<u32> = numbers(n * k * n_bits / 32)
+            .iter()
+            .map(|x| x.to_bits().wrapping_mul(0x9e37_79b9))
+            .collect();
+        let scales = vec![0.0625; n * k / 32];
+        let new = |_| Quantised::new([n, k], format, &words, &scales, &scales);
+        let quantised: Vec<Quantised> = (0..n_copies).filter_map(new).collect();
+        let dense: Vec<Vec<f32>> = (0..n_copies).map(|_| numbers(n * k)).collect();
+        for m in [1, 2, 4, 8, 16, 64] {
+            let a = numbers(m * k);
+            let mut c = vec![0.0; m * n];
+            let mut times = [vec![], vec![]];
+            for turn in 0..(6_000_000_000 / (m * n * k)).clamp(11, 301) {
+                let turn = turn % n_copies;
+                let since = Instant::now();
+                quantised[turn].matmul_nt(m, &a, &mut c);
+                times[0].push(since.elapsed().as_secs_f64() * 1e6);
+                let since = Instant::now();
+                matmul_nt(m, n, k, &a, &dense[turn], &mut c);
+                times[1].push(since.elapsed().as_secs_f64() * 1e6);
+            }
+            black_box(&c);
+            let [packed, plain] = times.map(|mut times| {
+                times.sort_by(f64::total_cmp);
+                times[times.len() / 2]
+            });
+            let ratio = plain / packed;
+            println!("m {m:4}  k {k:5}  n {n:6}  {packed:10.1}  {plain:10.1}  {ratio:6.2}");
         }
     }
 }
@@ -149,6 +197,7 @@ fn attention(shape: Shape, kernel: Kernel, n_slots: u32, length: u32, n_rows: u3
 }
 
 fn main() {
+    quantised();
     products();
     rows();
     between_products();

@@ -3,7 +3,8 @@
 //! ```text
 //! MLX ── cblas_sgemm ─┐
 //!                     ├─ matmul ─┐
-//!        matmul_nt ───┘          │
+//!        matmul_nt ───┤          │
+//! quantised ──────────┘          │
 //! ops        norm, SwiGLU, rope  ├─ pool (threads)
 //! attention  KV cache, attention ┘
 //! row        passes over one logits row
@@ -38,6 +39,7 @@ mod buffer;
 mod matmul;
 pub mod ops;
 mod pool;
+mod quantised;
 pub mod row;
 #[cfg(target_os = "linux")]
 mod sgemm;
@@ -46,5 +48,6 @@ mod simd;
 mod testing;
 
 pub use matmul::matmul_nt;
+pub use quantised::{Format, Quantised};
 #[cfg(target_os = "linux")]
 pub use sgemm::{cblas_sgemm, sgemm_calls};

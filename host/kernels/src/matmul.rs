@@ -6,24 +6,25 @@
 //! from zero, missing products at the end counting as zero, and
 //! [`Simd::sum`](crate::simd::Simd::sum) adds the lanes.
 
-mod direct;
+mod dense;
 mod packed;
 
 use std::ops::Range;
 
-use crate::{buffer::with_scratch, pool::Pool, simd::Level};
-use direct::Direct;
+use crate::{
+    buffer::with_scratch,
+    pool::Pool,
+    simd::{Kernel, Level, Simd},
+};
+pub(crate) use dense::Dense;
 use packed::Packed;
 
 /// Columns of C in a tile.
-const N: usize = 4;
+pub(crate) const N: usize = 4;
 /// Below this many multiplications a second thread costs more than it brings.
 const WORTH_A_THREAD: usize = 64 * 1024;
 /// Pieces for each thread, so that a slow thread takes fewer.
 const PIECES: usize = 4;
-/// From this many rows on, copying the operands into the order in which tiles
-/// read them pays.
-const PACKED_ROWS: usize = 24;
 /// Values of A that a thread works on at once: half of a small second-level
 /// cache.
 const A_BLOCK: usize = 128 * 1024;
@@ -51,42 +52,68 @@ pub(crate) fn matmul_nt_on(
     assert_eq!(Some(a.len()), m.checked_mul(k), "A is not {m} x {k}");
     assert_eq!(Some(b.len()), n.checked_mul(k), "B is not {n} x {k}");
     assert_eq!(Some(c.len()), m.checked_mul(n), "C is not {m} x {n}");
-    let (a, b, c) = (a.as_ptr(), b.as_ptr(), c.as_mut_ptr());
-    let (lda, ldb, ldc) = (k, k, n);
+    let b = Dense {
+        data: b.as_ptr(),
+        stride: k,
+    };
     let product = Product {
         m,
         n,
         k,
-        a,
-        lda,
+        a: a.as_ptr(),
+        lda: k,
         b,
-        ldb,
-        c,
-        ldc,
+        c: c.as_mut_ptr(),
+        ldc: n,
     };
     // SAFETY: the slices hold what the shapes say, and C is borrowed mutably.
     unsafe { product.compute(level, pool) };
 }
 
-/// A product in memory: sides, and each matrix with the distance between its
-/// rows in values.
-pub(crate) struct Product {
+/// The operand B, whose rows are the columns of C.
+pub(crate) trait Columns: Sync + Sized {
+    /// Up to this many rows of A, B is best read where it lies. Above, it is
+    /// copied panel by panel into the order in which tiles read it.
+    const DIRECT_ROWS: usize;
+
+    /// Computes all rows of some columns of C, the first a multiple of [`N`].
+    ///
+    /// # Safety
+    /// The columns lie within a valid product, and their part of C is the
+    /// caller's.
+    unsafe fn direct<S: Simd>(s: S, product: &Product<Self>, columns: Range<usize>);
+
+    /// Copies `width <= N` rows of length `k` from row `j` on, a multiple of
+    /// [`N`], and zeros for those missing, to `to[step][N][LANES]`.
+    ///
+    /// # Safety
+    /// The rows are valid, and so is `to` for writes of N rows with k rounded
+    /// up.
+    unsafe fn panel<S: Simd>(&self, s: S, k: usize, j: usize, width: usize, to: *mut f32);
+
+    /// What to prefetch, k values from there on, while a tile is computed from
+    /// the panel of row `j`. The tiles of a panel are numbered.
+    fn ahead(&self, j: usize, tile: usize) -> *const f32;
+}
+
+/// A product in memory: sides, and A and C with the distance between rows in
+/// values.
+pub(crate) struct Product<B> {
     pub(crate) m: usize,
     pub(crate) n: usize,
     pub(crate) k: usize,
     pub(crate) a: *const f32,
     pub(crate) lda: usize,
-    pub(crate) b: *const f32,
-    pub(crate) ldb: usize,
+    pub(crate) b: B,
     pub(crate) c: *mut f32,
     pub(crate) ldc: usize,
 }
 
 // SAFETY: its pointers are used under the terms of `compute` only, which gives
 // no two threads the same part of C.
-unsafe impl Sync for Product {}
+unsafe impl<B: Sync> Sync for Product<B> {}
 
-impl Product {
+impl<B: Columns> Product<B> {
     /// # Safety
     /// A and B are valid for reads and C for writes with these sides and
     /// distances, and C overlaps neither.
@@ -102,7 +129,7 @@ impl Product {
         } else {
             n_threads * PIECES
         };
-        if m < PACKED_ROWS {
+        if m <= B::DIRECT_ROWS {
             self.compute_directly(level, pool, n_threads, n_pieces);
         } else {
             self.compute_packed(level, pool, n_threads, n_pieces);
@@ -113,9 +140,10 @@ impl Product {
         let width = self.n.div_ceil(n_pieces).next_multiple_of(N);
         pool.for_each(self.n.div_ceil(width), n_threads, |piece| {
             let columns = part(piece, width, self.n);
-            // SAFETY: `compute` is told that the product is valid; pieces do
-            // not overlap and each is dealt once.
-            level.run(unsafe { Direct::new(self, columns) });
+            level.run(Direct {
+                product: self,
+                columns,
+            });
         });
     }
 
@@ -140,25 +168,34 @@ impl Product {
     /// # Safety
     /// `i < m`.
     #[inline(always)]
-    unsafe fn a_row(&self, i: usize) -> *const f32 {
+    pub(crate) unsafe fn a_row(&self, i: usize) -> *const f32 {
         // SAFETY: within A, says the caller.
         unsafe { self.a.add(i * self.lda) }
     }
 
     /// # Safety
-    /// `j < n`.
-    #[inline(always)]
-    unsafe fn b_row(&self, j: usize) -> *const f32 {
-        // SAFETY: within B, says the caller.
-        unsafe { self.b.add(j * self.ldb) }
-    }
-
-    /// # Safety
     /// `i < m` and `j < n`.
     #[inline(always)]
-    unsafe fn c_at(&self, i: usize, j: usize) -> *mut f32 {
+    pub(crate) unsafe fn c_at(&self, i: usize, j: usize) -> *mut f32 {
         // SAFETY: within C, says the caller.
         unsafe { self.c.add(i * self.ldc + j) }
+    }
+}
+
+/// Some columns of C, read where they lie. Made by `compute_directly` only.
+struct Direct<'a, B> {
+    product: &'a Product<B>,
+    columns: Range<usize>,
+}
+
+impl<B: Columns> Kernel for Direct<'_, B> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        // SAFETY: `compute` is told that the product is valid; pieces do not
+        // overlap, each is dealt once, and their width is a multiple of N.
+        unsafe { B::direct(s, self.product, self.columns) };
     }
 }
 

@@ -8,7 +8,11 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use crate::{matmul::Product, pool::Pool, simd::Level};
+use crate::{
+    matmul::{Dense, Product},
+    pool::Pool,
+    simd::Level,
+};
 
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
@@ -168,15 +172,17 @@ impl Call {
             return;
         }
         if alpha == 1.0 && beta == 0.0 && a.column_stride == 1 && b.row_stride == 1 {
-            let (lda, ldb) = (a.row_stride, b.column_stride);
+            let b = Dense {
+                data: b.data,
+                stride: b.column_stride,
+            };
             let product = Product {
                 m,
                 n,
                 k,
                 a: a.data,
-                lda,
-                b: b.data,
-                ldb,
+                lda: a.row_stride,
+                b,
                 c,
                 ldc,
             };

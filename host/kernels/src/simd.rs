@@ -23,6 +23,8 @@ pub(crate) use exp::{ExpOver, exp};
 /// dropped by `min` and `max`.
 pub(crate) trait Simd: Copy + Send + Sync {
     type V: Copy;
+    /// What [`Self::load_4_bits`] needs of a scale and a bias.
+    type Affine: Copy;
     const LANES: usize;
     /// How many vector registers there are, for the size of a tile.
     const REGISTERS: usize;
@@ -42,6 +44,17 @@ pub(crate) trait Simd: Copy + Send + Sync {
     /// # Safety
     /// `to` is valid for writes of `n` values.
     unsafe fn store_part(self, to: *mut f32, a: Self::V, n: usize);
+    /// `scale * q + bias`, of which the product must be exact, is what
+    /// [`Self::load_4_bits`] makes of q.
+    fn affine(self, scale: f32, bias: f32) -> Self::Affine;
+    /// What `by` makes of bits `shift` to `shift + 3` of `LANES` words.
+    /// # Safety
+    /// `from` is valid for reads of `LANES` values, and `shift` is below 29.
+    unsafe fn load_4_bits(self, from: *const u32, shift: u32, by: Self::Affine) -> Self::V;
+    /// `LANES` bytes as numbers from 0 to 255.
+    /// # Safety
+    /// `from` is valid for reads of `LANES` values.
+    unsafe fn load_8_bits(self, from: *const u8) -> Self::V;
     /// Brings a line nearer, where the instruction exists. Any address will do.
     fn prefetch(self, at: *const f32);
 

@@ -26,6 +26,7 @@ mod families;
 mod folder;
 mod gguf;
 mod gguf_header;
+mod matrix;
 mod operations;
 mod rope;
 mod safetensors;

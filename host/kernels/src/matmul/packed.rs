@@ -1,10 +1,10 @@
 //! Products of many rows: a block of A, and the columns of B four at a time,
-//! are copied so that tiles read aligned memory in order. The copies are filled
-//! up with zeros, so that every tile is whole.
+//! are copied, or unpacked, so that tiles read aligned memory in order. The
+//! copies are filled up with zeros, so that every tile is whole.
 
 use std::ops::Range;
 
-use super::{N, Product};
+use super::{Columns, N, Product};
 use crate::simd::{Kernel, Simd};
 
 /// The highest tile, and the longest vector.
@@ -17,20 +17,20 @@ pub(super) fn scratch_len(height: usize, k: usize) -> usize {
 }
 
 /// A block of C.
-pub(super) struct Packed<'a> {
-    product: &'a Product,
+pub(super) struct Packed<'a, B> {
+    product: &'a Product<B>,
     rows: Range<usize>,
     columns: Range<usize>,
     /// Room for the copies.
     scratch: *mut f32,
 }
 
-impl<'a> Packed<'a> {
+impl<'a, B: Columns> Packed<'a, B> {
     /// # Safety
     /// The block lies within a valid product, its part of C is the caller's,
     /// and so are [`scratch_len`] values at `scratch`.
     pub(super) unsafe fn new(
-        product: &'a Product,
+        product: &'a Product<B>,
         rows: Range<usize>,
         columns: Range<usize>,
         scratch: *mut f32,
@@ -44,20 +44,36 @@ impl<'a> Packed<'a> {
     }
 }
 
-impl Kernel for Packed<'_> {
+impl<B: Columns> Kernel for Packed<'_, B> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        // SAFETY: as promised to `new`.
+        let (rows, columns) = (self.rows, self.columns);
+        // SAFETY: as promised to `new`; no height rounds the rows up further
+        // than `MOST_ROWS` does.
         unsafe {
-            if S::REGISTERS >= 32 {
-                packed::<S, MOST_ROWS>(s, self.product, self.rows, self.columns, self.scratch);
-            } else {
-                packed::<S, 2>(s, self.product, self.rows, self.columns, self.scratch);
+            if S::REGISTERS < 32 {
+                return packed::<S, B, 2>(s, self.product, rows, columns, self.scratch);
+            }
+            match tile_height(rows.len()) {
+                4 => packed::<S, B, 4>(s, self.product, rows, columns, self.scratch),
+                5 => packed::<S, B, 5>(s, self.product, rows, columns, self.scratch),
+                _ => packed::<S, B, MOST_ROWS>(s, self.product, rows, columns, self.scratch),
             }
         }
     }
+}
+
+/// The height that leaves the fewest empty rows, where those are a good part.
+fn tile_height(n_rows: usize) -> usize {
+    let heights = if n_rows < 32 {
+        4..=MOST_ROWS
+    } else {
+        MOST_ROWS..=MOST_ROWS
+    };
+    let empty = |height: &usize| n_rows.next_multiple_of(*height);
+    heights.rev().min_by_key(empty).unwrap_or(MOST_ROWS)
 }
 
 /// # Safety
@@ -65,14 +81,15 @@ impl Kernel for Packed<'_> {
 /// `scratch` has room for its rows, rounded up to `M`, and for `N` columns,
 /// with k rounded up to `LANES`.
 #[inline(always)]
-unsafe fn packed<S: Simd, const M: usize>(
+unsafe fn packed<S: Simd, B: Columns, const M: usize>(
     s: S,
-    product: &Product,
+    product: &Product<B>,
     rows: Range<usize>,
     columns: Range<usize>,
     scratch: *mut f32,
 ) {
-    let n_steps = product.k.div_ceil(S::LANES);
+    let k = product.k;
+    let n_steps = k.div_ceil(S::LANES);
     let (a_tile, b_panel) = (n_steps * S::LANES * M, n_steps * S::LANES * N);
     // SAFETY: scratch has room for the panel of B and then all tiles of A; rows
     // and columns lie within the product.
@@ -80,21 +97,14 @@ unsafe fn packed<S: Simd, const M: usize>(
         let (b_copy, a_copy) = (scratch, scratch.add(b_panel));
         for (t, i) in rows.clone().step_by(M).enumerate() {
             let height = M.min(rows.end - i);
-            pack::<S, M>(
-                s,
-                product.k,
-                height,
-                product.a_row(i),
-                product.lda,
-                a_copy.add(t * a_tile),
-            );
+            let to = a_copy.add(t * a_tile);
+            pack::<S, M>(s, k, height, product.a_row(i), product.lda, to);
         }
         for j in columns.clone().step_by(N) {
             let width = N.min(columns.end - j);
-            pack::<S, N>(s, product.k, width, product.b_row(j), product.ldb, b_copy);
+            product.b.panel(s, k, j, width, b_copy);
             for (t, i) in rows.clone().step_by(M).enumerate() {
-                // The tiles share in prefetching the next panel.
-                let next = product.b.wrapping_add((j + N + t % N) * product.ldb);
+                let next = product.b.ahead(j, t);
                 let sums = packed_tile::<S, M>(s, n_steps, a_copy.add(t * a_tile), b_copy, next);
                 for m in 0..M.min(rows.end - i) {
                     product
@@ -112,7 +122,7 @@ unsafe fn packed<S: Simd, const M: usize>(
 /// # Safety
 /// The rows are valid for reads, `to` for writes of R rows with k rounded up.
 #[inline(always)]
-unsafe fn pack<S: Simd, const R: usize>(
+pub(super) unsafe fn pack<S: Simd, const R: usize>(
     s: S,
     k: usize,
     height: usize,

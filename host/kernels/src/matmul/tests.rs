@@ -106,7 +106,11 @@ fn gaps_between_rows_are_left_alone() {
                 &packed(&b, ldb),
             );
             let mut c = vec![7.0; m * ldc];
-            let (a, b, c_at) = (a.as_ptr(), b.as_ptr(), c.as_mut_ptr());
+            let (a, c_at) = (a.as_ptr(), c.as_mut_ptr());
+            let b = Dense {
+                data: b.as_ptr(),
+                stride: ldb,
+            };
             let product = Product {
                 m,
                 n,
@@ -114,7 +118,6 @@ fn gaps_between_rows_are_left_alone() {
                 a,
                 lda,
                 b,
-                ldb,
                 c: c_at,
                 ldc,
             };

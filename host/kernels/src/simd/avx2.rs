@@ -20,6 +20,8 @@ impl Avx2 {
 // instructions do; the pointers are as the trait asks of its callers.
 impl Simd for Avx2 {
     type V = __m256;
+    /// Scale and bias.
+    type Affine = [__m256; 2];
     const LANES: usize = 8;
     const REGISTERS: usize = 16;
 
@@ -42,6 +44,23 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn store_part(self, to: *mut f32, a: __m256, n: usize) {
         unsafe { _mm256_maskstore_ps(to, first(n), a) }
+    }
+    #[inline(always)]
+    fn affine(self, scale: f32, bias: f32) -> [__m256; 2] {
+        [self.splat(scale), self.splat(bias)]
+    }
+    #[inline(always)]
+    unsafe fn load_4_bits(self, from: *const u32, shift: u32, by: [__m256; 2]) -> __m256 {
+        unsafe {
+            let words = _mm256_loadu_si256(from.cast());
+            let words = _mm256_srlv_epi32(words, _mm256_set1_epi32(shift.cast_signed()));
+            let q = _mm256_and_si256(words, _mm256_set1_epi32(15));
+            _mm256_fmadd_ps(by[0], _mm256_cvtepi32_ps(q), by[1])
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_8_bits(self, from: *const u8) -> __m256 {
+        unsafe { _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast()))) }
     }
     #[inline(always)]
     fn prefetch(self, at: *const f32) {

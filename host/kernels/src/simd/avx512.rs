@@ -25,6 +25,8 @@ fn first(n: usize) -> __mmask16 {
 // instructions do; the pointers are as the trait asks of its callers.
 impl Simd for Avx512 {
     type V = __m512;
+    /// The sixteen results.
+    type Affine = __m512;
     const LANES: usize = 16;
     const REGISTERS: usize = 32;
 
@@ -47,6 +49,28 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn store_part(self, to: *mut f32, a: __m512, n: usize) {
         unsafe { _mm512_mask_storeu_ps(to, first(n), a) }
+    }
+    #[inline(always)]
+    fn affine(self, scale: f32, bias: f32) -> __m512 {
+        unsafe {
+            let q = _mm512_setr_ps(
+                0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0,
+                15.0,
+            );
+            _mm512_fmadd_ps(_mm512_set1_ps(scale), q, _mm512_set1_ps(bias))
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_4_bits(self, from: *const u32, shift: u32, by: __m512) -> __m512 {
+        unsafe {
+            let words = _mm512_loadu_si512(from.cast());
+            let words = _mm512_srlv_epi32(words, _mm512_set1_epi32(shift.cast_signed()));
+            _mm512_permutexvar_ps(words, by) // sees the low four bits only
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_8_bits(self, from: *const u8) -> __m512 {
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()))) }
     }
     #[inline(always)]
     fn prefetch(self, at: *const f32) {

@@ -20,6 +20,8 @@ impl Neon {
 // instructions do; the pointers are as the trait asks of its callers.
 impl Simd for Neon {
     type V = float32x4_t;
+    /// Scale and bias.
+    type Affine = [float32x4_t; 2];
     const LANES: usize = 4;
     const REGISTERS: usize = 32;
 
@@ -49,6 +51,25 @@ impl Simd for Neon {
         unsafe {
             vst1q_f32(part.as_mut_ptr(), a);
             to.copy_from_nonoverlapping(part.as_ptr(), n.min(4));
+        }
+    }
+    #[inline(always)]
+    fn affine(self, scale: f32, bias: f32) -> [float32x4_t; 2] {
+        [self.splat(scale), self.splat(bias)]
+    }
+    #[inline(always)]
+    unsafe fn load_4_bits(self, from: *const u32, shift: u32, by: [float32x4_t; 2]) -> float32x4_t {
+        unsafe {
+            let words = vshlq_u32(vld1q_u32(from), vdupq_n_s32(-shift.cast_signed()));
+            let q = vandq_u32(words, vdupq_n_u32(15));
+            vfmaq_f32(by[1], by[0], vcvtq_f32_u32(q))
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_8_bits(self, from: *const u8) -> float32x4_t {
+        unsafe {
+            let bytes = vcreate_u8(u64::from(from.cast::<u32>().read_unaligned()));
+            vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(bytes))))
         }
     }
     #[inline(always)]

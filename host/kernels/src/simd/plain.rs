@@ -21,6 +21,8 @@ macro_rules! lanewise {
 
 impl Simd for Plain {
     type V = [f32; 4];
+    /// Scale and bias.
+    type Affine = [f32; 2];
     const LANES: usize = 4;
     const REGISTERS: usize = 16;
 
@@ -50,6 +52,22 @@ impl Simd for Plain {
     unsafe fn store_part(self, to: *mut f32, a: Self::V, n: usize) {
         // SAFETY: the caller vouches for `n` values.
         unsafe { to.copy_from_nonoverlapping(a.as_ptr(), n.min(4)) }
+    }
+    #[inline(always)]
+    fn affine(self, scale: f32, bias: f32) -> [f32; 2] {
+        [scale, bias]
+    }
+    #[inline(always)]
+    unsafe fn load_4_bits(self, from: *const u32, shift: u32, by: [f32; 2]) -> Self::V {
+        // SAFETY: the caller vouches for four values; an array of u32 is
+        // aligned like one.
+        let words = unsafe { from.cast::<[u32; 4]>().read() };
+        words.map(|word| by[0] * (word >> shift & 15) as f32 + by[1])
+    }
+    #[inline(always)]
+    unsafe fn load_8_bits(self, from: *const u8) -> Self::V {
+        // SAFETY: the caller vouches for four values.
+        unsafe { from.cast::<[u8; 4]>().read() }.map(f32::from)
     }
     #[inline(always)]
     fn prefetch(self, _: *const f32) {}

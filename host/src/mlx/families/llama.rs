@@ -1,17 +1,18 @@
 //! `llama`: Llama 2 and 3, SmolLM2 and those built like them.
 //! Reference: Hugging Face's `modeling_llama.py`.
 
-use mlx_rs::{Array, error::Exception, ops::concatenate, with_stream};
+use mlx_rs::{Array, Stream, error::Exception, with_stream};
 
 use crate::{
     engine::{Model, ModelError, Row},
     mlx::{
         Backend, Checkpoint, LoadError, Progress,
         error::message,
+        matrix::Matrix,
         operations::{self, Attention, Operations, Output},
         rope,
         settings::Settings,
-        weights::Weights,
+        weights::{Weight, Weights},
     },
 };
 
@@ -149,24 +150,24 @@ pub(super) fn tensors(checkpoint: &Checkpoint) -> Result<Vec<(String, Vec<usize>
     Ok(tensors)
 }
 
-/// Matrices are views `[in, out]` of arrays `[out, in]`: so MLX asks for
-/// products of two operands that both lie along the summed dimension.
+/// Products with the same input are one product.
 struct Layer {
     attention_norm: Array,
-    qkv: Array,
-    output: Array,
+    qkv: Matrix,
+    output: Matrix,
     mlp_norm: Array,
-    gate_up: Array,
-    down: Array,
+    gate_up: Matrix,
+    down: Matrix,
 }
 
 struct Llama {
     config: Config,
-    embedding: Array,
+    /// `[vocabulary, hidden]`
+    embedding: Matrix,
     layers: Vec<Layer>,
     norm: Array,
-    /// `[vocabulary, hidden]`, the embedding itself if tied.
-    head: Array,
+    /// `[vocabulary, hidden]`; none if it is the embedding.
+    head: Option<Matrix>,
     operations: Box<dyn Operations>,
     logits: Vec<f32>,
 }
@@ -187,15 +188,15 @@ pub(super) fn load(
     with_stream(&stream, || {
         let interleaved = checkpoint.has_interleaved_rope();
         let layers = (0..config.n_layers)
-            .map(|index| Layer::load(&config, &mut weights, index, interleaved))
+            .map(|index| Layer::load(&config, &mut weights, index, interleaved, backend))
             .collect::<Result<_, _>>()?;
-        let embedding = weights.take("model.embed_tokens.weight")?;
-        let norm = weights.take("model.norm.weight")?;
-        let head = if config.tied {
-            embedding.clone()
-        } else {
-            weights.take("lm_head.weight")?
+        let mut matrix = |name: &str| -> Result<Matrix, LoadError> {
+            Ok(Matrix::new(weights.take_stored(name)?, backend)?)
         };
+        let embedding = matrix("model.embed_tokens.weight")?;
+        let untied = (!config.tied).then(|| matrix("lm_head.weight"));
+        let head = untied.transpose()?;
+        let norm = weights.take("model.norm.weight")?;
         let logits = Vec::new();
         let model = Llama {
             config,
@@ -216,34 +217,27 @@ impl Layer {
         weights: &mut Weights<'_>,
         index: usize,
         interleaved: bool,
+        backend: Backend,
     ) -> Result<Self, LoadError> {
-        let mut take = |part: &str| weights.take(&format!("model.layers.{index}.{part}.weight"));
+        let name = |part: &str| format!("model.layers.{index}.{part}.weight");
+        let mut take = |part: &str| weights.take_stored(&name(part));
         let (mut queries, mut keys) = (take("self_attn.q_proj")?, take("self_attn.k_proj")?);
         if interleaved {
-            queries = half_split(&queries, config.n_heads, config.head_dim)?;
-            keys = half_split(&keys, config.n_kv_heads, config.head_dim)?;
+            let head_dim = config.head_dim;
+            queries = queries.reordered(|lines| half_split(lines, config.n_heads, head_dim))?;
+            keys = keys.reordered(|lines| half_split(lines, config.n_kv_heads, head_dim))?;
         }
-        let values = take("self_attn.v_proj")?;
+        let qkv = Weight::joined(&[queries, keys, take("self_attn.v_proj")?])?;
+        let gate_up = Weight::joined(&[take("mlp.gate_proj")?, take("mlp.up_proj")?])?;
         Ok(Self {
-            attention_norm: take("input_layernorm")?,
-            qkv: joined(&[queries, keys, values])?,
-            output: transposed(&take("self_attn.o_proj")?)?,
-            mlp_norm: take("post_attention_layernorm")?,
-            gate_up: joined(&[take("mlp.gate_proj")?, take("mlp.up_proj")?])?,
-            down: transposed(&take("mlp.down_proj")?)?,
+            qkv: Matrix::new(qkv, backend)?,
+            output: Matrix::new(take("self_attn.o_proj")?, backend)?,
+            gate_up: Matrix::new(gate_up, backend)?,
+            down: Matrix::new(take("mlp.down_proj")?, backend)?,
+            attention_norm: weights.take(&name("input_layernorm"))?,
+            mlp_norm: weights.take(&name("post_attention_layernorm"))?,
         })
     }
-}
-
-fn transposed(weight: &Array) -> Result<Array, Exception> {
-    weight.transpose_axes(&[1, 0])
-}
-
-/// One matrix for several products with the same input.
-fn joined(weights: &[Array]) -> Result<Array, Exception> {
-    let joined = concatenate(weights, 0)?;
-    joined.eval()?;
-    transposed(&joined)
 }
 
 /// Reorders the lines of each head from pairs side by side, (x0, y0, x1, y1,
@@ -286,21 +280,19 @@ impl Llama {
         Ok(())
     }
 
-    fn compute(&mut self, rows: &[Row]) -> Result<(), Exception> {
+    fn compute(&mut self, rows: &[Row], stream: &Stream) -> Result<(), Exception> {
         let eps = self.config.norm_eps;
         let tokens: Vec<u32> = rows.iter().map(|row| row.token).collect();
-        let tokens = Array::from_slice(&tokens, &[tokens.len() as i32]);
-        let mut x = self.embedding.take_axis(&tokens, 0)?;
+        let mut x = self.embedding.lines(&tokens)?;
         for (index, layer) in self.layers.iter().enumerate() {
             let normed = self.operations.rms_norm(&x, &layer.attention_norm, eps)?;
-            let attended = self
-                .operations
-                .attention(index, &normed.matmul(&layer.qkv)?)?;
-            x = x.add(attended.matmul(&layer.output)?)?;
+            let qkv = layer.qkv.product(&normed, stream)?;
+            let attended = self.operations.attention(index, &qkv)?;
+            x = x.add(layer.output.product(&attended, stream)?)?;
             let normed = self.operations.rms_norm(&x, &layer.mlp_norm, eps)?;
-            let gate_up = normed.matmul(&layer.gate_up)?;
+            let gate_up = layer.gate_up.product(&normed, stream)?;
             let activated = self.operations.swiglu(&gate_up, self.config.intermediate)?;
-            x = x.add(activated.matmul(&layer.down)?)?;
+            x = x.add(layer.down.product(&activated, stream)?)?;
         }
         let wanted: Vec<usize> = (0..rows.len())
             .filter(|&index| rows[index].wants_logits)
@@ -308,7 +300,7 @@ impl Llama {
         let output = Output {
             norm: &self.norm,
             eps,
-            head: &self.head,
+            head: self.head.as_ref().unwrap_or(&self.embedding),
         };
         self.operations
             .logits(&x, &wanted, &output, &mut self.logits)
@@ -328,7 +320,7 @@ impl Model for Llama {
         self.check(rows)?;
         self.operations.begin(rows)?;
         let stream = self.operations.stream().clone();
-        with_stream(&stream, || self.compute(rows))
+        with_stream(&stream, || self.compute(rows, &stream))
             .map_err(|exception| ModelError(format!("MLX: {}", message(&exception))))
     }
 

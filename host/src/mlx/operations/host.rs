@@ -7,13 +7,13 @@ use mlx_host_op::host_op;
 use mlx_rs::{Array, Stream, error::Exception, with_stream};
 use sluice_kernels::{
     attention::{Kernel, KvCache, Place, Shape},
-    matmul_nt, ops,
+    ops,
 };
 
 use super::{Attention, Operations, Output};
 use crate::{
     engine::{ModelError, Row},
-    mlx::error::message,
+    mlx::{error::message, matrix::slice},
 };
 
 pub(super) struct HostOperations {
@@ -135,7 +135,6 @@ impl Operations for HostOperations {
     ) -> Result<(), Exception> {
         x.eval()?;
         let width = output.norm.size();
-        let n_vocabulary = output.head.size() / width;
         let lines = slice(x)?;
         self.hidden.clear();
         for &row in wanted {
@@ -143,22 +142,13 @@ impl Operations for HostOperations {
                 .extend_from_slice(&lines[row * width..(row + 1) * width]);
         }
         self.normed.resize(self.hidden.len(), 0.0);
-        logits.resize(wanted.len() * n_vocabulary, 0.0);
         ops::rms_norm(
             &self.hidden,
             slice(output.norm)?,
             output.eps,
             &mut self.normed,
         );
-        matmul_nt(
-            wanted.len(),
-            n_vocabulary,
-            width,
-            &self.normed,
-            slice(output.head)?,
-            logits,
-        );
-        Ok(())
+        output.head.product_into(&self.normed, logits)
     }
 
     fn release(&mut self, slot: u32) {
@@ -188,10 +178,4 @@ fn check_matrix_product() -> Result<(), ModelError> {
 
 fn lost() -> ModelError {
     ModelError("the KV cache was lost when a kernel panicked".to_owned())
-}
-
-fn slice(array: &Array) -> Result<&[f32], Exception> {
-    array
-        .try_as_slice()
-        .map_err(|error| Exception::custom(error.to_string()))
 }

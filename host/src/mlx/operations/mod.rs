@@ -5,7 +5,7 @@ mod plain;
 
 use mlx_rs::{Array, Stream, error::Exception};
 
-use super::Backend;
+use super::{Backend, matrix::Matrix};
 use crate::engine::{ModelError, Row};
 
 /// The attention of a model, the same in all of its layers.
@@ -68,7 +68,7 @@ pub(super) struct Output<'a> {
     pub(super) norm: &'a Array,
     pub(super) eps: f32,
     /// `[vocabulary, hidden]`.
-    pub(super) head: &'a Array,
+    pub(super) head: &'a Matrix,
 }
 
 pub(super) fn new(

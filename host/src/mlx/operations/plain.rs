@@ -13,7 +13,10 @@ use mlx_rs::{
 };
 
 use super::{Attention, Operations, Output};
-use crate::engine::{ModelError, Row};
+use crate::{
+    engine::{ModelError, Row},
+    mlx::matrix::slice,
+};
 
 /// Positions by which a cache grows.
 const GROWTH: i32 = 256;
@@ -179,13 +182,9 @@ impl Operations for PlainOperations {
         let wanted: Vec<i32> = wanted.iter().map(|&row| row as i32).collect();
         let lines = x.take_axis(Array::from_slice(&wanted, &[wanted.len() as i32]), 0)?;
         let normed = self.rms_norm(&lines, output.norm, output.eps)?;
-        let rows = normed
-            .matmul(output.head.transpose_axes(&[1, 0])?)?
-            .contiguous()?;
-        let rows = rows
-            .try_as_slice()
-            .map_err(|error| Exception::custom(error.to_string()))?;
-        logits.extend_from_slice(rows);
+        let product = output.head.product(&normed, &self.stream)?;
+        let rows = product.contiguous()?;
+        logits.extend_from_slice(slice(&rows)?);
         Ok(())
     }
 

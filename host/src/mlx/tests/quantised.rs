@@ -10,6 +10,7 @@ use super::{
     small::{self, Tensors},
     *,
 };
+use crate::mlx::weights::Weights;
 
 fn logits(folder: &TempDir) -> Vec<u32> {
     small::logits(folder.path())
@@ -84,29 +85,18 @@ fn quantised_weights_equal_their_values() {
         let plain = logits(&folder(&config, &plain));
         config["quantization"] = json!({"group_size": group_size, "bits": n_bits});
         let found = logits(&folder(&config, &stored));
-        assert!(
-            close(&found, &plain),
-            "group size {group_size}, {n_bits} bits"
-        );
+        assert!(found == plain, "group size {group_size}, {n_bits} bits");
     }
-}
-
-/// Multiplying and adding may round once or twice.
-fn close(a: &[u32], b: &[u32]) -> bool {
-    let floats = |bits: &[u32]| {
-        bits.iter()
-            .map(|&bits| f32::from_bits(bits))
-            .collect::<Vec<_>>()
-    };
-    largest_difference(&floats(a), &floats(b)) < 1e-4
 }
 
 #[test]
 fn a_layer_may_be_quantised_its_own_way_or_not_at_all() {
     let special = "model.layers.1.mlp.down_proj";
+    // Its queries and keys, which are multiplied together with it, are not.
+    let values = "model.layers.0.self_attn.v_proj";
     let (stored, plain) = quantise(&small::tensors(2), |stem| match stem {
         "lm_head" => None,
-        _ if stem == special => Some((32, 8)),
+        _ if [special, values].contains(&stem) => Some((32, 8)),
         _ => Some((64, 4)),
     });
     let mut config = small::config();
@@ -114,9 +104,55 @@ fn a_layer_may_be_quantised_its_own_way_or_not_at_all() {
     config["quantization"] = json!({
         "group_size": 64, "bits": 4, "mode": "affine", "lm_head": false,
         special: {"group_size": 32, "bits": 8},
+        values: {"group_size": 32, "bits": 8},
     });
-    let found = logits(&folder(&config, &stored));
-    assert!(close(&found, &plain));
+    assert_eq!(logits(&folder(&config, &stored)), plain);
+}
+
+/// The default model as its file has it, and as a folder of its weights in
+/// f32, from MLX's own unpacking.
+#[test]
+fn the_default_model_has_the_logits_of_its_weights_in_f32() {
+    let path = default_model_path();
+    let folder = tempdir().unwrap();
+    {
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        let mut ignore = |_| ();
+        let mut weights = Weights::open(&checkpoint, &mut ignore).unwrap();
+        let take = |name: &String| (name.clone(), halves(name, &weights.take(name).unwrap()));
+        let tensors: Tensors = checkpoint.tensors.keys().map(take).collect();
+        small::write(folder.path(), &json!(checkpoint.config), &tensors);
+    }
+    let mut quantised = open(&path, Backend::Cpu);
+    let mut dense = open(folder.path(), Backend::Cpu);
+    let mut compare = |batch: &[Row]| {
+        quantised.forward(batch).unwrap();
+        dense.forward(batch).unwrap();
+        let n_rows = batch.len();
+        assert!(
+            bits(quantised.logits()) == bits(dense.logits()),
+            "{n_rows} rows"
+        );
+    };
+    compare(&wanting(rows(0, 0, &PROMPT)));
+    for n_rows in [1, 2, 5, 8, 16] {
+        let batch: Vec<Row> = (1..=n_rows)
+            .flat_map(|slot| rows(slot, 0, &PROMPT[slot as usize..][..1]))
+            .collect();
+        compare(&batch);
+    }
+}
+
+/// Queries and keys with the pairs of rope in halves, as folders have them.
+fn halves(name: &str, weight: &Array) -> Array {
+    let n_heads = match name.rsplit_once("self_attn.") {
+        Some((_, "q_proj.weight")) => 9,
+        Some((_, "k_proj.weight")) => 3,
+        _ => return weight.clone(),
+    };
+    let shape = weight.shape();
+    let pairs = weight.reshape(&[n_heads, 32, 2, 576]).unwrap();
+    pairs.swap_axes(1, 2).unwrap().reshape(shape).unwrap()
 }
 
 #[test]

@@ -1,46 +1,63 @@
-//! Products of few rows: the operands are read where they lie. B comes from
-//! memory once; A stays in the cache.
+//! Weights in f32. In products of few rows the operands are read where they
+//! lie: B comes from memory once; A stays in the cache.
 
 use std::ops::Range;
 
-use super::{N, Product};
-use crate::simd::{Kernel, Simd};
+use super::{Columns, N, Product, packed::pack};
+use crate::simd::Simd;
 
-/// Some columns of C.
-pub(super) struct Direct<'a> {
-    product: &'a Product,
-    columns: Range<usize>,
+/// Rows of f32 in memory.
+pub(crate) struct Dense {
+    pub(crate) data: *const f32,
+    /// Values from one row to the next.
+    pub(crate) stride: usize,
 }
 
-impl<'a> Direct<'a> {
+// SAFETY: it is only read, under the terms of `Product::compute`.
+unsafe impl Sync for Dense {}
+
+impl Dense {
     /// # Safety
-    /// `columns` lies within a valid product, and its part of C is the
-    /// caller's.
-    pub(super) unsafe fn new(product: &'a Product, columns: Range<usize>) -> Self {
-        Self { product, columns }
+    /// `j` is one of the rows.
+    #[inline(always)]
+    unsafe fn row(&self, j: usize) -> *const f32 {
+        // SAFETY: within the matrix, says the caller.
+        unsafe { self.data.add(j * self.stride) }
     }
 }
 
-impl Kernel for Direct<'_> {
-    type Output = ();
+impl Columns for Dense {
+    const DIRECT_ROWS: usize = 23;
 
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        // SAFETY: as promised to `new`.
+    unsafe fn direct<S: Simd>(s: S, product: &Product<Self>, columns: Range<usize>) {
+        // SAFETY: as promised to this function.
         unsafe {
             if S::REGISTERS >= 32 {
-                direct::<S, 4>(s, self.product, self.columns);
+                direct::<S, 4>(s, product, columns);
             } else {
-                direct::<S, 2>(s, self.product, self.columns);
+                direct::<S, 2>(s, product, columns);
             }
         }
+    }
+
+    #[inline(always)]
+    unsafe fn panel<S: Simd>(&self, s: S, k: usize, j: usize, width: usize, to: *mut f32) {
+        // SAFETY: as promised to this function.
+        unsafe { pack::<S, N>(s, k, width, self.row(j), self.stride, to) };
+    }
+
+    /// The tiles share in prefetching the next panel.
+    #[inline(always)]
+    fn ahead(&self, j: usize, tile: usize) -> *const f32 {
+        self.data.wrapping_add((j + N + tile % N) * self.stride)
     }
 }
 
 /// # Safety
 /// `columns` lies within the product, and its part of C is the caller's.
 #[inline(always)]
-unsafe fn direct<S: Simd, const M: usize>(s: S, product: &Product, columns: Range<usize>) {
+unsafe fn direct<S: Simd, const M: usize>(s: S, product: &Product<Dense>, columns: Range<usize>) {
     let mut j = columns.start;
     // SAFETY: the columns from j on, four or one, are the caller's.
     unsafe {
@@ -68,7 +85,7 @@ unsafe fn direct<S: Simd, const M: usize>(s: S, product: &Product, columns: Rang
 #[inline(always)]
 unsafe fn panel<S: Simd, const M: usize, const W: usize, const AHEAD: usize>(
     s: S,
-    product: &Product,
+    product: &Product<Dense>,
     j: usize,
 ) {
     let (mut i, mut ahead) = (0, 0);
@@ -96,24 +113,24 @@ unsafe fn panel<S: Simd, const M: usize, const W: usize, const AHEAD: usize>(
 #[inline(always)]
 unsafe fn tile<S: Simd, const M: usize, const W: usize, const AHEAD: usize>(
     s: S,
-    p: &Product,
+    p: &Product<Dense>,
     i: usize,
     j: usize,
     ahead: usize,
 ) {
     // SAFETY: the rows of A and B lie within the product and are k long.
     unsafe {
-        let (a, b) = (p.a_row(i), p.b_row(j));
-        let next = b.wrapping_add((W + ahead) * p.ldb); // perhaps past the end
+        let (a, b) = (p.a_row(i), p.b.row(j));
+        let next = b.wrapping_add((W + ahead) * p.b.stride); // perhaps past the end
         let mut acc = [[s.splat(0.0); W]; M];
         let mut at = 0;
         while at + S::LANES <= p.k {
             let mut columns = [s.splat(0.0); W];
             for w in 0..W {
-                columns[w] = s.load(b.add(w * p.ldb + at));
+                columns[w] = s.load(b.add(w * p.b.stride + at));
             }
             for row in 0..AHEAD {
-                s.prefetch(next.wrapping_add(row * p.ldb + at));
+                s.prefetch(next.wrapping_add(row * p.b.stride + at));
             }
             for m in 0..M {
                 let row = s.load(a.add(m * p.lda + at));
@@ -127,7 +144,7 @@ unsafe fn tile<S: Simd, const M: usize, const W: usize, const AHEAD: usize>(
         if rest > 0 {
             let mut columns = [s.splat(0.0); W];
             for w in 0..W {
-                columns[w] = s.load_part(b.add(w * p.ldb + at), rest);
+                columns[w] = s.load_part(b.add(w * p.b.stride + at), rest);
             }
             for m in 0..M {
                 let row = s.load_part(a.add(m * p.lda + at), rest);

@@ -1,0 +1,119 @@
+//! A matrix of a model's weights, in f32 or as it is quantised.
+
+use std::sync::Arc;
+
+use mlx_host_op::host_op;
+use mlx_rs::{Array, Stream, error::Exception};
+use sluice_kernels::{Format, Quantised, matmul_nt};
+
+use super::{
+    Backend,
+    weights::{Stored, Weight},
+};
+
+/// Weights `[out, in]`.
+pub(super) enum Matrix {
+    Dense {
+        weights: Array,
+        /// `[in, out]`, a view: so MLX asks for products of two operands that
+        /// both lie along the summed dimension.
+        view: Array,
+    },
+    /// On the CPU only. Shared with operations that MLX has not run yet.
+    Quantised(Arc<Quantised>),
+}
+
+impl Matrix {
+    /// Keeps weights quantised where `backend` has kernels for it.
+    pub(super) fn new(weight: Weight, backend: Backend) -> Result<Self, Exception> {
+        if let (Backend::Cpu, Weight::Quantised(stored)) = (backend, &weight)
+            && let Some(quantised) = quantised(stored)?
+        {
+            return Ok(Self::Quantised(Arc::new(quantised)));
+        }
+        let weights = weight.dense()?;
+        Ok(Self::Dense {
+            view: weights.transpose_axes(&[1, 0])?,
+            weights,
+        })
+    }
+
+    /// `[n, in]` to `[n, out]`.
+    pub(super) fn product(&self, x: &Array, stream: &Stream) -> Result<Array, Exception> {
+        match self {
+            Self::Dense { view, .. } => x.matmul(view),
+            Self::Quantised(weights) => {
+                let [n_out, n_in] = weights.shape();
+                let weights = Arc::clone(weights);
+                let shape = [x.dim(0), n_out as i32];
+                host_op(&shape, &[x], stream, move |inputs, output| {
+                    weights.matmul_nt(inputs[0].len() / n_in, inputs[0], output);
+                })
+            }
+        }
+    }
+
+    /// [`Self::product`] of lines that are not MLX's, into `output`.
+    pub(super) fn product_into(&self, x: &[f32], output: &mut Vec<f32>) -> Result<(), Exception> {
+        let [n_out, n_in] = self.shape();
+        let n_lines = x.len() / n_in;
+        output.resize(n_lines * n_out, 0.0);
+        match self {
+            Self::Dense { weights, .. } => {
+                matmul_nt(n_lines, n_out, n_in, x, slice(weights)?, output);
+            }
+            Self::Quantised(weights) => weights.matmul_nt(n_lines, x, output),
+        }
+        Ok(())
+    }
+
+    /// The lines `ids`, each below the number of lines.
+    pub(super) fn lines(&self, ids: &[u32]) -> Result<Array, Exception> {
+        match self {
+            Self::Dense { weights, .. } => {
+                weights.take_axis(Array::from_slice(ids, &[ids.len() as i32]), 0)
+            }
+            Self::Quantised(weights) => {
+                let [_, n_in] = weights.shape();
+                let mut lines = vec![0.0; ids.len() * n_in];
+                weights.rows(ids, &mut lines);
+                Ok(Array::from_slice(&lines, &[ids.len() as i32, n_in as i32]))
+            }
+        }
+    }
+
+    fn shape(&self) -> [usize; 2] {
+        match self {
+            Self::Dense { weights, .. } => [weights.dim(0) as usize, weights.dim(1) as usize],
+            Self::Quantised(weights) => weights.shape(),
+        }
+    }
+}
+
+/// None where the kernels have not got the format.
+fn quantised(stored: &Stored) -> Result<Option<Quantised>, Exception> {
+    let format = Format {
+        group_size: stored.quantisation.group_size,
+        n_bits: stored.quantisation.bits,
+    };
+    let [words, scales, biases] = &stored.parts;
+    let shape = [
+        scales.dim(0) as usize,
+        scales.dim(1) as usize * format.group_size,
+    ];
+    let words = slice(words)?;
+    Ok(Quantised::new(
+        shape,
+        format,
+        words,
+        slice(scales)?,
+        slice(biases)?,
+    ))
+}
+
+/// The values of an array that lies row by row.
+pub(super) fn slice<T: mlx_rs::ArrayElement>(array: &Array) -> Result<&[T], Exception> {
+    array
+        .try_as_slice()
+        .map_err(|error| Exception::custom(error.to_string()))
+}
