@@ -8,7 +8,8 @@ use sluice_plugin::{
 
 use crate::system::wasi::{
     cli::{environment, exit, stderr},
-    clocks::{monotonic_clock, wall_clock},
+    clocks0_2_0::monotonic_clock,
+    clocks0_2_3::wall_clock,
     filesystem::preopens,
     random::random,
 };
