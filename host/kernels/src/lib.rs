@@ -18,7 +18,7 @@
 //! - *No size is special.* Shapes of one model are fast, all shapes are right.
 //!
 //! What must stay absent: dependencies on MLX, on the engine, on plugins;
-//! anything but f32.
+//! arithmetic in anything but f32.
 
 // Vector instructions, raw matrices from C and helper threads that borrow the
 // caller's stack need it; every block says why it is sound.
