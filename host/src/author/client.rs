@@ -1,5 +1,6 @@
 //! `sluice plugin push`, `list`, `show`, `remove`: what a running server has.
 
+use std::error::Error;
 use std::path::PathBuf;
 
 use axum::body::{Body, Bytes};
@@ -159,7 +160,11 @@ impl ServerArgs {
             .map_err(|error| AuthorError::Server(format!("cannot be asked: {error}")))?
             .block_on(send(request))
             .map_err(|error| {
-                AuthorError::Server(format!("at {} does not answer: {error}", self.server))
+                AuthorError::Server(format!(
+                    "at {} does not answer: {}",
+                    self.server,
+                    cause(&*error)
+                ))
             })?;
         let answer = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
         if (200..300).contains(&status) {
@@ -172,7 +177,15 @@ impl ServerArgs {
     }
 }
 
-async fn send(request: Request<Body>) -> Result<(u16, Bytes), Box<dyn std::error::Error>> {
+/// The error that is behind the others.
+fn cause<'a>(mut error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error
+}
+
+async fn send(request: Request<Body>) -> Result<(u16, Bytes), Box<dyn Error>> {
     let client = Client::builder(TokioExecutor::new()).build_http::<Body>();
     let response = client.request(request).await?;
     let status = response.status().as_u16();

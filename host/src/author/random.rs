@@ -29,10 +29,15 @@ impl Random {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Logits that are spread much as a model's: a bell of deviation 3.
+    /// Logits that are spread much as a model's: a bell of deviation 3, and a
+    /// few dozen tokens that stand out.
     pub(super) fn row(&mut self, width: usize) -> Vec<f32> {
         let mut logit = || (0..4).map(|_| self.uniform()).sum::<f64>() - 2.0;
-        (0..width).map(|_| (logit() * 5.2) as f32).collect()
+        let mut row: Vec<_> = (0..width).map(|_| (logit() * 5.2) as f32).collect();
+        for place in 0..40_u8 {
+            row[self.below(width)] += 14.0 - f32::from(place) / 4.0;
+        }
+        row
     }
 
     /// Ids below `n`.

@@ -2,7 +2,7 @@
 //! token, and some as a prompt or other stages may bring them.
 
 use super::super::outcome::{Outcome, ask};
-use super::finding::Findings;
+use super::finding::{Findings, after};
 use super::subject::Subject;
 use crate::engine::TokenId;
 
@@ -20,14 +20,20 @@ pub(super) struct Context {
     pub(super) asked: Vec<(usize, Outcome)>,
 }
 
-/// `None` if it does not open.
+/// `None` if it does not open or has to be interrupted.
 pub(super) fn make(subject: &Subject<'_>, findings: &mut Findings) -> Option<Vec<Context>> {
     let mut contexts = Vec::new();
     for stream in 0..N_FOLLOWED {
         contexts.push(follow(subject, stream, findings)?);
+        if findings.has_run_late() {
+            return None;
+        }
     }
     for stream in N_FOLLOWED..N_FOLLOWED + N_RANDOM {
         contexts.push(bring(subject, stream, findings)?);
+        if findings.has_run_late() {
+            return None;
+        }
     }
     for context in &contexts {
         findings.n_contexts += 1;
@@ -53,7 +59,7 @@ fn follow(subject: &Subject<'_>, stream: u64, findings: &mut Findings) -> Option
             Outcome::Forced(forced) => extend(&mut tokens, &forced),
             Outcome::Stopped => break,
             Outcome::Failed(fault) => {
-                findings.fault(&fault, &place(told));
+                findings.fault(&fault, &after(told));
                 break;
             }
         }
@@ -93,7 +99,7 @@ fn bring(subject: &Subject<'_>, stream: u64, findings: &mut Findings) -> Option<
         asked.push((n, outcome.clone()));
         if let Outcome::Failed(fault) = outcome {
             if fault.kind != "error" {
-                findings.fault(&fault, &place(n));
+                findings.fault(&fault, &after(n));
             }
             break;
         }
@@ -103,8 +109,4 @@ fn bring(subject: &Subject<'_>, stream: u64, findings: &mut Findings) -> Option<
         tokens,
         asked,
     })
-}
-
-fn place(n: usize) -> String {
-    format!("after {n} tokens")
 }

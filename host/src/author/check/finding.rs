@@ -32,6 +32,11 @@ impl Findings {
         self.add(fault.kind, &what, cure_of_fault(fault.kind));
     }
 
+    /// Whether a call ran into its deadline. Every further one may, too.
+    pub(super) fn has_run_late(&self) -> bool {
+        self.seen.contains("deadline")
+    }
+
     /// What an author should know and is allowed.
     pub(super) fn note(&mut self, what: &str) {
         self.notes.push(format!("note: {what}."));
@@ -53,6 +58,12 @@ impl Findings {
         );
         self.lines.is_empty()
     }
+}
+
+/// A place in a sequence, in words.
+pub(super) fn after(n_tokens: usize) -> String {
+    let plural = if n_tokens == 1 { "" } else { "s" };
+    format!("after {n_tokens} token{plural}")
 }
 
 /// What to do about a fault, by its kind.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::super::outcome::{Outcome, ask};
 use super::context::Context;
-use super::finding::Findings;
+use super::finding::{Findings, after};
 use super::subject::Subject;
 
 const N_SPLITS: u64 = 6;
@@ -64,8 +64,8 @@ fn compare(
     };
     if let Some(difference) = replay.difference(outcome, kind) {
         let what = format!(
-            "after {n} tokens it does one thing told of all at once and another told {how}: \
-             {difference}"
+            "{} it does one thing told of all at once and another told {how}: {difference}",
+            after(n)
         );
         findings.add("replay", &what, CURE);
     }

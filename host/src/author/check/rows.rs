@@ -3,7 +3,7 @@
 
 use super::super::outcome::{Outcome, ask};
 use super::context::Context;
-use super::finding::Findings;
+use super::finding::{Findings, after};
 use super::subject::Subject;
 use crate::plugin::Kind;
 
@@ -43,7 +43,7 @@ fn meet(subject: &Subject<'_>, context: &Context, n: usize, rare: &Rare, finding
     // It may refuse tokens that it did not choose.
     let refuses = fault.kind == "error" && subject.kind == Kind::TokenProcessor;
     if !bans_rest && !refuses {
-        findings.fault(&fault, &format!("after {n} tokens, on {}", rare.name));
+        findings.fault(&fault, &format!("{}, on {}", after(n), rare.name));
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::super::outcome::{Outcome, ask};
 use super::context::Context;
-use super::finding::Findings;
+use super::finding::{Findings, after};
 use super::subject::Subject;
 use crate::plugin::OpenChain;
 
@@ -60,7 +60,7 @@ fn repeat(
         let outcome = ask(chain, &context.tokens[told..*n], &subject.row(*n));
         told = *n;
         if let Some(difference) = expected.difference(&outcome, subject.kind) {
-            return Some(format!("after {n} tokens, {difference}"));
+            return Some(format!("{}, {difference}", after(*n)));
         }
     }
     None

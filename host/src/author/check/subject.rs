@@ -9,7 +9,7 @@ use super::super::vocabulary;
 use super::super::workbench::{Stages, Workbench};
 use super::finding::Findings;
 use crate::engine::TokenId;
-use crate::plugin::{Choices, Kind, OpenChain, SequenceInfo, Vocabulary};
+use crate::plugin::{Choices, Kind, OpenChain, OpenError, SequenceInfo, Vocabulary};
 
 /// Rows are wide enough for all bytes and some words.
 const WIDTH: u32 = 1024;
@@ -97,6 +97,10 @@ impl<'a> Subject<'a> {
                     chain.set_chance(SEED, 0);
                 }
                 Some(chains)
+            }
+            Err(OpenError::Fault(fault)) => {
+                findings.fault(&fault, "as it opens");
+                None
             }
             Err(error) => {
                 findings.add(
