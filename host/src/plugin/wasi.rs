@@ -67,7 +67,7 @@ pub(super) fn complete<'a>(
                     let function = name.to_owned();
                     defined.func_new(name, move |store, _, arguments, results| {
                         let answer = answer(&interface, &function, arguments, store)?;
-                        if let (Some(result), Some(answer)) = (results.first_mut(), answer) {
+                        if let Some(result) = results.first_mut() {
                             *result = answer;
                         }
                         Ok(())
@@ -80,13 +80,13 @@ pub(super) fn complete<'a>(
     Ok(linker)
 }
 
-/// What a function returns; nothing if it has no result.
+/// What a function returns.
 fn answer(
     interface: &str,
     function: &str,
     arguments: &[Val],
     mut store: StoreContextMut<'_, HostState>,
-) -> Result<Option<Val>> {
+) -> Result<Val> {
     let streamed = take_stream(arguments, &mut store)?;
     let none = || Val::Option(None);
     let empty = || Val::List(Vec::new());
@@ -95,7 +95,7 @@ fn answer(
         let stream = Resource::<Stream>::new_own(number);
         stream.try_into_resource_any(store).map(Val::Resource)
     };
-    Ok(Some(match (interface, function) {
+    Ok(match (interface, function) {
         ("cli/environment", "get-environment" | "get-arguments")
         | ("filesystem/preopens", "get-directories") => empty(),
         ("cli/environment", "initial-cwd")
@@ -138,7 +138,7 @@ fn answer(
                  network, and cannot wait"
             )));
         }
-    }))
+    })
 }
 
 fn refused(message: String) -> wasmtime::Error {
