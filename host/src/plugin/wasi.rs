@@ -67,7 +67,7 @@ pub(super) fn complete<'a>(
                     let function = name.to_owned();
                     defined.func_new(name, move |store, _, arguments, results| {
                         let answer = answer(&interface, &function, arguments, store)?;
-                        if let (Some(result), Some(answer)) = (results.first_mut(), answer) {
+                        if let Some(result) = results.first_mut() {
                             *result = answer;
                         }
                         Ok(())
@@ -80,13 +80,14 @@ pub(super) fn complete<'a>(
     Ok(linker)
 }
 
-/// What a function returns; nothing if it has no result.
+/// What a function returns.
 fn answer(
     interface: &str,
     function: &str,
     arguments: &[Val],
     mut store: StoreContextMut<'_, HostState>,
-) -> Result<Option<Val>> {
+) -> Result<Val> {
+    let streamed = take_stream(arguments, &mut store)?;
     let none = || Val::Option(None);
     let empty = || Val::List(Vec::new());
     let done = || Val::Result(Ok(None));
@@ -94,7 +95,7 @@ fn answer(
         let stream = Resource::<Stream>::new_own(number);
         stream.try_into_resource_any(store).map(Val::Resource)
     };
-    Ok(Some(match (interface, function) {
+    Ok(match (interface, function) {
         ("cli/environment", "get-environment" | "get-arguments")
         | ("filesystem/preopens", "get-directories") => empty(),
         ("cli/environment", "initial-cwd")
@@ -124,7 +125,7 @@ fn answer(
             "io/streams",
             "[method]output-stream.write" | "[method]output-stream.blocking-write-and-flush",
         ) => {
-            write(arguments, &mut store)?;
+            write(streamed, arguments, store.data_mut());
             done()
         }
         ("io/streams", "[method]output-stream.flush" | "[method]output-stream.blocking-flush") => {
@@ -137,7 +138,7 @@ fn answer(
                  network, and cannot wait"
             )));
         }
-    }))
+    })
 }
 
 fn refused(message: String) -> wasmtime::Error {
@@ -165,26 +166,39 @@ fn zeros(arguments: &[Val]) -> Result<Val> {
     }
 }
 
+/// The stream that a method is called on. Taking it ends the loan.
+fn take_stream(
+    arguments: &[Val],
+    store: &mut StoreContextMut<'_, HostState>,
+) -> Result<Option<u32>> {
+    let mut number = None;
+    for argument in arguments {
+        if let Val::Resource(stream) = argument {
+            let stream = Resource::<Stream>::try_from_resource_any(*stream, &mut *store)?;
+            number = Some(stream.rep());
+        }
+    }
+    Ok(number)
+}
+
 /// What is written becomes messages of the plugin: errors from standard error.
-fn write(arguments: &[Val], store: &mut StoreContextMut<'_, HostState>) -> Result<()> {
-    let [Val::Resource(stream), Val::List(values)] = arguments else {
-        return Ok(());
+fn write(stream: Option<u32>, arguments: &[Val], state: &mut HostState) {
+    let Some(Val::List(values)) = arguments.last() else {
+        return;
     };
-    let stream = Resource::<Stream>::try_from_resource_any(*stream, &mut *store)?;
     let byte = |value: &Val| match value {
         Val::U8(byte) => Some(*byte),
         _ => None,
     };
     let bytes: Vec<u8> = values.iter().filter_map(byte).collect();
     let text = String::from_utf8_lossy(&bytes);
-    let level = match stream.rep() {
-        STDERR => tracing::Level::ERROR,
+    let level = match stream {
+        Some(STDERR) => tracing::Level::ERROR,
         _ => tracing::Level::INFO,
     };
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
-        store.data_mut().log.write(level, line.to_owned());
+        state.log.write(level, line.to_owned());
     }
-    Ok(())
 }
 
 #[cfg(test)]
