@@ -207,7 +207,9 @@ impl Ours {
             // A temperature is an f32.
             let temperature = f64::from(temperature.unwrap_or(1.0) as f32);
             let log_sum_exp = log_sum_exp(&edited) / temperature;
-            logits.iter_mut().for_each(|l| *l -= log_sum_exp);
+            for logit in &mut logits {
+                *logit -= log_sum_exp;
+            }
         }
         Ok(logits)
     }

@@ -95,7 +95,9 @@ mod tests {
     /// Whether a budget of three tokens is used up, where 8 9 ends thinking.
     fn is_used_up(generated: &[u32]) -> bool {
         let mut budget = ThinkingBudget::new(3, vec![8, 9]);
-        generated.iter().for_each(|&id| budget.push(id));
+        for &id in generated {
+            budget.push(id);
+        }
         budget.is_used_up()
     }
 

@@ -236,8 +236,10 @@ impl Case {
                 None => Err(format!("it fails ({}): {}", fault.kind, fault.message)),
             },
             _ if self.expected_error.is_some() => Err("it does not fail".to_owned()),
-            Outcome::Forced(tokens) => self.compare_decision(Some(Decision::Force(tokens.clone()))),
-            Outcome::Stopped => self.compare_decision(Some(Decision::Stop)),
+            Outcome::Forced(tokens) => {
+                self.compare_decision(Some(&Decision::Force(tokens.clone())))
+            }
+            Outcome::Stopped => self.compare_decision(Some(&Decision::Stop)),
             Outcome::Chose { row, token } => {
                 self.compare_decision(None)?;
                 if kind != Kind::Sampler {
@@ -253,19 +255,19 @@ impl Case {
         }
     }
 
-    fn compare_decision(&self, decision: Option<Decision>) -> Result<(), String> {
-        if self.expected_decision == decision {
+    fn compare_decision(&self, decision: Option<&Decision>) -> Result<(), String> {
+        if self.expected_decision.as_ref() == decision {
             return Ok(());
         }
-        let words = |decision: &Option<Decision>| match decision {
+        let words = |decision: Option<&Decision>| match decision {
             Some(Decision::Force(tokens)) => format!("forces {tokens:?}"),
             Some(Decision::Stop) => "stops".to_owned(),
             None => "decides nothing".to_owned(),
         };
         Err(format!(
             "it {}; expected is that it {}",
-            words(&decision),
-            words(&self.expected_decision)
+            words(decision),
+            words(self.expected_decision.as_ref())
         ))
     }
 

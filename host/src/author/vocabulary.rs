@@ -45,7 +45,7 @@ fn word(n: u32) -> Vec<u8> {
         }
         rest = rest / 26 - 1;
     }
-    if n % 2 == 0 {
+    if n.is_multiple_of(2) {
         letters.push(b' ');
     }
     letters.reverse();

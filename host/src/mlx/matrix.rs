@@ -25,8 +25,8 @@ pub(super) enum Matrix {
 
 impl Matrix {
     /// Keeps weights quantised where `backend` has kernels for it.
-    pub(super) fn new(weight: Weight, backend: Backend) -> Result<Self, Exception> {
-        if let (Backend::Cpu, Weight::Quantised(stored)) = (backend, &weight)
+    pub(super) fn new(weight: &Weight, backend: Backend) -> Result<Self, Exception> {
+        if let (Backend::Cpu, Weight::Quantised(stored)) = (backend, weight)
             && let Some(quantised) = quantised(stored)?
         {
             return Ok(Self::Quantised(Arc::new(quantised)));

@@ -99,9 +99,7 @@ fn answer(
         ("cli/environment", "get-environment" | "get-arguments")
         | ("filesystem/preopens", "get-directories") => empty(),
         ("cli/environment", "initial-cwd")
-        | ("cli/terminal-stdin", _)
-        | ("cli/terminal-stdout", _)
-        | ("cli/terminal-stderr", _) => none(),
+        | ("cli/terminal-stdin" | "cli/terminal-stdout" | "cli/terminal-stderr", _) => none(),
         ("cli/stdin", _) => stream(STDIN, store)?,
         ("cli/stdout", _) => stream(STDOUT, store)?,
         ("cli/stderr", _) => stream(STDERR, store)?,

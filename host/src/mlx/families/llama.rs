@@ -191,7 +191,7 @@ pub(super) fn load(
             .map(|index| Layer::load(&config, &mut weights, index, interleaved, backend))
             .collect::<Result<_, _>>()?;
         let mut matrix = |name: &str| -> Result<Matrix, LoadError> {
-            Ok(Matrix::new(weights.take_stored(name)?, backend)?)
+            Ok(Matrix::new(&weights.take_stored(name)?, backend)?)
         };
         let embedding = matrix("model.embed_tokens.weight")?;
         let untied = (!config.tied).then(|| matrix("lm_head.weight"));
@@ -230,10 +230,10 @@ impl Layer {
         let qkv = Weight::joined(&[queries, keys, take("self_attn.v_proj")?])?;
         let gate_up = Weight::joined(&[take("mlp.gate_proj")?, take("mlp.up_proj")?])?;
         Ok(Self {
-            qkv: Matrix::new(qkv, backend)?,
-            output: Matrix::new(take("self_attn.o_proj")?, backend)?,
-            gate_up: Matrix::new(gate_up, backend)?,
-            down: Matrix::new(take("mlp.down_proj")?, backend)?,
+            qkv: Matrix::new(&qkv, backend)?,
+            output: Matrix::new(&take("self_attn.o_proj")?, backend)?,
+            gate_up: Matrix::new(&gate_up, backend)?,
+            down: Matrix::new(&take("mlp.down_proj")?, backend)?,
             attention_norm: weights.take(&name("input_layernorm"))?,
             mlp_norm: weights.take(&name("post_attention_layernorm"))?,
         })
