@@ -180,7 +180,7 @@ fn what_a_server_would_refuse_is_found() {
         (write("text", b"hello"), "not_a_component"),
         (write("wat", b"(component)"), "text_component"),
         (write("elf", b"\x7fELF\x02\x01\x01"), "native_code"),
-        (write("module", b"\0asm\x01\0\0\0"), "invalid_component"),
+        (write("module", b"\0asm\x01\0\0\0"), "no_kind"),
         (write("empty", b"\0asm\x0d\0\x01\0"), "no_kind"),
         (guest("trap-describe"), "describe_failed"),
         (guest("spin-describe"), "describe_failed"),
@@ -216,7 +216,7 @@ fn cases() -> Value {
         {"id": "only the text counts", "params": {"presence_penalty": 1, "frequency_penalty": 0.5},
          "prompt_tokens": [0], "generated_tokens": [1, 1],
          "logits": [4, 4, 4], "expected_logits": [4, 2, 4], "expected_token": 0},
-        {"id": "out of range", "params": {"presence_penalty": 1e9},
+        {"id": "out of range", "params": {"repetition_penalty": 1000},
          "logits": [1], "expected_error": "invalid_params"}
     ])
 }

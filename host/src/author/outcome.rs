@@ -42,7 +42,8 @@ fn finish(chain: &mut OpenChain, row: &[f32]) -> Outcome {
 
 pub(super) fn is_close(a: f32, b: f32) -> bool {
     // Equal infinities have no difference.
-    a.total_cmp(&b).is_eq() || (a - b).abs() <= TOLERANCE * a.abs().max(1.0)
+    let near = || (a - b).abs() <= TOLERANCE * a.abs().max(1.0);
+    a.total_cmp(&b).is_eq() || (a.is_finite() && b.is_finite() && near())
 }
 
 impl Outcome {
