@@ -180,7 +180,7 @@ fn what_a_server_would_refuse_is_found() {
         (write("text", b"hello"), "not_a_component"),
         (write("wat", b"(component)"), "text_component"),
         (write("elf", b"\x7fELF\x02\x01\x01"), "native_code"),
-        (write("module", b"\0asm\x01\0\0\0"), "invalid_component"),
+        (write("module", b"\0asm\x01\0\0\0"), "no_kind"),
         (write("empty", b"\0asm\x0d\0\x01\0"), "no_kind"),
         (guest("trap-describe"), "describe_failed"),
         (guest("spin-describe"), "describe_failed"),
