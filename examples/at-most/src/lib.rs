@@ -1,6 +1,6 @@
 //! Bans a token once it has been generated so many times: the smallest plugin
-//! with parameters, state and an edit. The same in C, JavaScript and Python lies
-//! in `examples/languages`.
+//! with parameters, state and an edit. The same in JavaScript and Python lies in
+//! `examples/languages`.
 
 use std::collections::HashMap;
 

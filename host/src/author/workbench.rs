@@ -23,14 +23,15 @@ pub(super) struct Workbench {
 }
 
 impl Workbench {
-    /// A call may take twenty times what a server gives it by default, so that
-    /// a busy machine is not taken for a slow plugin.
+    /// Calls may take many times what a server gives them by default, so that a
+    /// busy machine is not taken for a slow plugin.
     pub(super) fn new() -> Result<Self, AuthorError> {
         let defaults = Limits::default();
         let limits = Limits {
             max_instances: 160,
-            call: Duration::from_secs(1),
-            open: Duration::from_secs(5),
+            call: Duration::from_secs(3),
+            open: Duration::from_secs(20),
+            prepare: Duration::from_secs(60),
             total_memory_bytes: defaults.memory_bytes * 160,
             breaker: Breaker {
                 faults: 0,

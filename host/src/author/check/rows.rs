@@ -31,6 +31,9 @@ pub(super) fn check(subject: &Subject<'_>, contexts: &[Context], findings: &mut 
 }
 
 fn meet(subject: &Subject<'_>, context: &Context, n: usize, rare: &Rare, findings: &mut Findings) {
+    if findings.has_run_late() {
+        return;
+    }
     let Some(mut chain) = subject.open(&context.prompt, findings) else {
         return;
     };
