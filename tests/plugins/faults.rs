@@ -247,7 +247,7 @@ fn a_trap_ends_the_instance_and_all_its_choices() {
         assert_fault(&first, TOKEN, "trap", "unreachable");
         for chain in &mut chains {
             let later = step(&mut **chain, &[7], 7).unwrap_err();
-            assert_fault(&later, TOKEN, "trap", "had ended before");
+            assert_fault(&later, TOKEN, "ended", "had ended before");
         }
         // The next request has an instance of its own.
         let mut chain = open(&chain_with(TOKEN, "trap", Some(NEVER))).unwrap();
@@ -324,7 +324,10 @@ fn memory_comes_back_when_a_chain_is_dropped() {
         })
         .unwrap();
         let registry = Registry::new(Arc::clone(&runtime), compiler());
-        let plugin = registry.upload(&component("sampler")).unwrap().plugin;
+        let plugin = registry
+            .upload_builtin(&component("sampler"))
+            .unwrap()
+            .plugin;
         let stages = [StageRef::new(plugin, Map::new())];
         let open = || runtime.open(&vocabulary(), &stages, &info(), ONE);
         for _ in 0..3 {
@@ -339,7 +342,7 @@ fn memory_comes_back_when_a_chain_is_dropped() {
             let OpenError::Fault(fault) = refused else {
                 panic!("{refused}");
             };
-            assert_fault(&fault, "sampler", "memory", "all plugins share");
+            assert_fault(&fault, "sampler", "no_room", "all plugins share");
             assert!(!chains.is_empty());
         }
     });
@@ -365,6 +368,27 @@ fn a_fault_can_be_skipped_three_times() {
         let fault = step(chain, &[7], 7).unwrap_err();
         let told = r#""accepted":[[7,7,7,7,7]]"#;
         assert!(fault.message.contains(told), "{}", fault.message);
+        assert_eq!(report.stages()[0].skipped, 3);
+    });
+}
+
+/// What is wrong with a plan's edits shows on the row; they are taken back.
+#[test]
+fn edits_that_leave_nothing_can_be_skipped() {
+    on_guest_thread(|| {
+        let mut deny = misbehave(TOKEN, "deny-all", 1);
+        deny.on_fault = OnFault::Skip;
+        let stages = [deny, stage("sampler", json!({"temperature": 0}))];
+        let mut chains = runtime()
+            .open(&vocabulary(), &stages, &info(), ONE)
+            .unwrap();
+        let chain = &mut chains[0];
+        let report = chain.report();
+        assert_eq!(step(chain, &[], 7), Ok(7));
+        for _ in 0..3 {
+            assert_eq!(step(chain, &[7], 7), Ok(7));
+        }
+        assert_eq!(step(chain, &[7], 7).unwrap_err().kind, "all_banned");
         assert_eq!(report.stages()[0].skipped, 3);
     });
 }

@@ -44,7 +44,7 @@ pub(super) fn type_name(value: &Value) -> &'static str {
 
 /// A JSON value in which no object names a key twice: `serde_json` alone would
 /// keep the last one, and the first would be silently ignored.
-struct Unique(Value);
+pub(super) struct Unique(pub(super) Value);
 
 impl<'de> Deserialize<'de> for Unique {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

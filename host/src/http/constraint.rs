@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::body::Unique;
 use super::errors::{ApiError, Code, shown};
 use super::fields::{Fields, Given};
 
@@ -65,7 +66,7 @@ fn constraint(given: &Given, param: &str, value: &Value) -> Constraint {
         Value::String(text) if param == "json_schema" => serde_json::from_str(text).ok(),
         _ => None,
     };
-    let value = parsed.unwrap_or_else(|| value.clone());
+    let value = parsed.map_or_else(|| value.clone(), |Unique(schema)| schema);
     Constraint {
         field: given.sent_as,
         params: Map::from_iter([(param.to_owned(), value)]),

@@ -77,14 +77,15 @@ pub(super) async fn remove(
     path: PathParam,
 ) -> Result<Json<Value>, ApiError> {
     let reference = path_param(path)?;
-    let removed = service
-        .registry
-        .remove(&reference)
-        .map_err(|error| match error {
+    let removed = blocking(move || {
+        let removed = service.registry.remove(&reference);
+        removed.map_err(|error| match error {
             RemoveError::NotFound { .. } => not_found(&reference),
             RemoveError::Store(_) => ApiError::new(Code::InternalError, error.to_string()),
             RemoveError::Builtin { .. } => ApiError::new(Code::PluginConflict, error.to_string()),
-        })?;
+        })
+    })
+    .await?;
     let removed: Vec<_> = removed.iter().map(|plugin| describe(plugin)).collect();
     Ok(Json(
         json!({"object": "list", "deleted": true, "data": removed}),

@@ -127,7 +127,8 @@ impl Reply {
     pub(super) fn chunks(&self, index: usize, update: &Update) -> Vec<Value> {
         let mut chunks = Vec::new();
         let (mut entries, mut explained) = (&update.entries[..], &update.explained[..]);
-        if !update.text.is_empty() {
+        let has_more = !entries.is_empty() && update.end.is_none();
+        if !update.text.is_empty() || has_more {
             let choice = self.delta(index, Some(&update.text), entries);
             chunks.push(self.chunk(choice, index, explained, None));
             (entries, explained) = (&[], &[]);

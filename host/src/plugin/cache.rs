@@ -23,6 +23,8 @@ const MAX_BYTES: u64 = 1 << 30;
 const MAX_WORK_AGE: Duration = Duration::from_hours(1);
 /// How files that are being written end.
 const WORK: &str = "work";
+/// How files of a model's vocabulary end.
+pub(super) const VOCABULARY: &str = "vocabulary";
 
 /// A directory that only this user can enter.
 pub(super) struct Cache {
@@ -165,6 +167,11 @@ impl Cache {
                 if now.duration_since(used).is_ok_and(|age| age > MAX_WORK_AGE) {
                     let _ = fs::remove_file(path);
                 }
+            } else if path
+                .extension()
+                .is_some_and(|extension| extension == VOCABULARY)
+            {
+                // Small, and read again for each upload.
             } else if file.is_file() {
                 files.push((used, file.len(), path));
             }

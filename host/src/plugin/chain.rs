@@ -417,11 +417,24 @@ impl Chain for OpenChain {
         let explains = self.report.explains();
         let mut effects = std::mem::take(&mut self.skipped);
         for index in 0..self.processors.len() {
-            let before = explains.then(|| row.to_vec());
-            self.process(index, row, deadline).inspect_err(|fault| {
-                self.report.failed(index, fault, self.limits.breaker, false);
-            })?;
-            if let Some(before) = before {
+            let may_skip = self.processors[index].source.on_fault == OnFault::Skip;
+            let before = (explains || may_skip).then(|| row.to_vec());
+            if let Err(fault) = self.process(index, row, deadline) {
+                // Its edits were made while the position was planned; what is
+                // wrong with them shows on the row alone.
+                let stage = &mut self.processors[index];
+                let skips = stage.skips();
+                self.report
+                    .failed(index, &fault, self.limits.breaker, skips);
+                let Some(before) = before.filter(|_| skips) else {
+                    return Err(fault);
+                };
+                row.copy_from_slice(&before);
+                let fault = fault.to_string();
+                effects.push(self.processors[index].effect(Did::Skipped { fault }));
+                continue;
+            }
+            if let Some(before) = before.filter(|_| explains) {
                 let change = Change::between(&before, row);
                 effects.push(self.processors[index].effect(Did::Changed(change)));
             }

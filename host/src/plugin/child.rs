@@ -265,7 +265,16 @@ fn instance(
     stage: &str,
     vocabulary: Option<Arc<Vocabulary>>,
 ) -> Result<Instance, UploadError> {
-    Instance::new(runtime, linked, stage, vocabulary, [None, None]).map_err(|error| match error {
+    Instance::new(
+        runtime,
+        linked,
+        stage,
+        vocabulary,
+        None,
+        [None, None],
+        Deadline::after(runtime.limits().open),
+    )
+    .map_err(|error| match error {
         InstanceError::Full(message) => UploadError::new(UploadCode::TooComplex, message),
         InstanceError::Fault(fault) => refuse(&fault),
     })

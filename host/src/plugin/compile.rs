@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 use serde::de::DeserializeOwned;
 use wasmtime::component::Component;
 
-use super::cache::{Cache, Compiled};
+use super::cache::{Cache, Compiled, VOCABULARY};
 use super::child::{COMPILE_BYTES, CPU_SECONDS, CompileTask, Outcome, SnapshotOutcome};
 use super::inspect;
 use super::instance::{Linked, shorten};
@@ -82,7 +82,7 @@ impl Compiler {
         let digest = vocabulary.digest().to_owned();
         let path = self
             .cache
-            .write(&format!("{digest}.vocabulary"), &vocabulary.to_file())
+            .write(&format!("{digest}.{VOCABULARY}"), &vocabulary.to_file())
             .map_err(|error| internal(format!("the vocabulary cannot be written: {error}")))?;
         self.vocabulary = Some(VocabularyFile { digest, path });
         Ok(self)
@@ -325,7 +325,8 @@ fn load(
         linked,
         validator,
         prepared_for,
-        record: Record::default(),
+        // Half, so that one plugin cannot take everybody's.
+        record: Record::new(runtime.limits().total_memory_bytes / 2),
     })
 }
 

@@ -21,6 +21,12 @@ pub(super) mod kind {
     pub(crate) const ALL_BANNED: &str = "all_banned";
     pub(crate) const ERROR: &str = "error";
     pub(crate) const OPEN: &str = "open";
+    /// The stages before it left no time.
+    pub(crate) const LATE: &str = "late";
+    /// The instance had ended by an earlier fault, of another choice perhaps.
+    pub(crate) const ENDED: &str = "ended";
+    /// Others have taken the room that it needed.
+    pub(crate) const NO_ROOM: &str = "no_room";
 }
 
 /// A guest broke a rule of the contract in a call to the host. It ends the

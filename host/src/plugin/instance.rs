@@ -16,7 +16,7 @@ use super::deadline::Deadline;
 use super::edits::Edits;
 use super::fault::{self, fault, kind};
 use super::loaded::Kind;
-use super::memory::MemoryLimiter;
+use super::memory::{MemoryBudget, MemoryLimiter};
 use super::pool::Permit;
 use super::random::Chance;
 use super::record::LogLine;
@@ -128,33 +128,47 @@ pub(super) struct Instance {
 }
 
 /// A store that holds an instance to its limits, armed to make one.
+///
+/// `own` is the memory that the plugin's instances share. The instance has to
+/// be made before `deadline`.
 pub(super) fn new_store(
     runtime: &Runtime,
     stage: &str,
     vocabulary: Option<Arc<Vocabulary>>,
+    own: Option<Arc<MemoryBudget>>,
+    deadline: Deadline,
 ) -> Store<HostState> {
     let limits = runtime.limits();
-    let memory = MemoryLimiter::new(Arc::clone(runtime.memory()), limits.memory_bytes);
+    let budgets = std::iter::once(Arc::clone(runtime.memory())).chain(own);
+    let memory = MemoryLimiter::new(budgets.collect(), limits.memory_bytes);
     let state = HostState::new(stage, vocabulary, memory);
     let mut store = Store::new(runtime.engine(), state);
     store.limiter(|state| &mut state.memory);
     store.set_hostcall_fuel(host_call_bytes());
-    store.set_epoch_deadline(ticks(limits.open));
+    store.set_epoch_deadline(ticks(deadline.left()));
     store
 }
 
 impl Instance {
-    /// Makes an instance of a plugin as the stage of a chain. `vocabulary` is
-    /// absent at upload, where no model is loaded.
+    /// Makes an instance of a plugin as the stage of a chain, within what is
+    /// left of `total`. `vocabulary` is absent at upload, where no model is
+    /// loaded.
     pub(super) fn new(
         runtime: &Runtime,
         linked: &Linked,
         stage: &str,
         vocabulary: Option<Arc<Vocabulary>>,
+        own: Option<Arc<MemoryBudget>>,
         permits: [Option<Permit>; 2],
+        total: Deadline,
     ) -> Result<Self, InstanceError> {
         let limits = runtime.limits().clone();
-        let mut store = new_store(runtime, stage, vocabulary);
+        let deadline = Deadline::after(limits.open).or_sooner(total);
+        if deadline.left().is_zero() {
+            let message = "there was no time left to make an instance";
+            return Err(InstanceError::Fault(fault(stage, kind::LATE, message)));
+        }
+        let mut store = new_store(runtime, stage, vocabulary, own, deadline);
         match linked.instantiate(&mut store) {
             Ok(guest) => Ok(Self {
                 stage: stage.to_owned(),
@@ -326,7 +340,7 @@ impl Instance {
     ) -> Result<T, Fault> {
         if let Some(first) = &self.ended {
             let message = format!("the instance had ended before: {}", first.message);
-            return Err(fault(&self.stage, first.kind, message));
+            return Err(fault(&self.stage, kind::ENDED, message));
         }
         let left = deadline.left();
         if left.is_zero() {
@@ -335,7 +349,7 @@ impl Instance {
                 phase.function(),
                 deadline.limit()
             );
-            return Err(fault(&self.stage, kind::DEADLINE, message));
+            return Err(fault(&self.stage, kind::LATE, message));
         }
         let state = self.store.data_mut();
         state.phase = phase;

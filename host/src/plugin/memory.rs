@@ -45,16 +45,17 @@ impl MemoryBudget {
 /// guest that is told of it only retries or aborts less clearly.
 #[derive(Debug)]
 pub(super) struct MemoryLimiter {
-    budget: Arc<MemoryBudget>,
+    /// That of all plugins, and that of an uploaded one for itself.
+    budgets: Vec<Arc<MemoryBudget>>,
     used_bytes: usize,
     limit_bytes: usize,
     n_elements: usize,
 }
 
 impl MemoryLimiter {
-    pub(super) fn new(budget: Arc<MemoryBudget>, limit_bytes: usize) -> Self {
+    pub(super) fn new(budgets: Vec<Arc<MemoryBudget>>, limit_bytes: usize) -> Self {
         Self {
-            budget,
+            budgets,
             used_bytes: 0,
             limit_bytes,
             n_elements: 0,
@@ -64,7 +65,9 @@ impl MemoryLimiter {
 
 impl Drop for MemoryLimiter {
     fn drop(&mut self) {
-        self.budget.give_back(self.used_bytes);
+        for budget in &self.budgets {
+            budget.give_back(self.used_bytes);
+        }
     }
 }
 
@@ -87,13 +90,24 @@ impl ResourceLimiter for MemoryLimiter {
                 format!("its memory would grow to {desired} bytes, it declares at most {maximum}");
             return Err(HostFault::new(kind::MEMORY, message).into());
         }
-        if !self.budget.take(more) {
-            let limit = self.budget.limit_bytes;
+        for (taken, budget) in self.budgets.iter().enumerate() {
+            if budget.take(more) {
+                continue;
+            }
+            for budget in &self.budgets[..taken] {
+                budget.give_back(more);
+            }
+            let limit = budget.limit_bytes;
+            let whose = if taken == 0 {
+                "that all plugins share"
+            } else {
+                "that the instances of one plugin share"
+            };
             let message = format!(
                 "its memory would grow by {more} bytes, more than is left of the {limit} bytes \
-                 that all plugins share"
+                 {whose}"
             );
-            return Err(HostFault::new(kind::MEMORY, message).into());
+            return Err(HostFault::new(kind::NO_ROOM, message).into());
         }
         self.used_bytes = sum;
         Ok(true)

@@ -182,14 +182,6 @@ impl Runtime {
         choices: Choices,
     ) -> Result<Vec<OpenChain>, OpenError> {
         check_chain(stages)?;
-        let permits = self
-            .reserve(stages.len() as u32)
-            .ok_or_else(|| OpenError::Full {
-                message: format!(
-                    "all {} plugin instances are in use",
-                    self.limits().max_instances
-                ),
-            })?;
         for stage in stages {
             if let Some(message) = stage.plugin.disabled() {
                 let stage = stage.plugin.name.clone();
@@ -205,6 +197,14 @@ impl Runtime {
                 message: format!("{MAX_OPENING} requests with uploaded plugins are opening"),
             })?)
         };
+        let permits = self
+            .reserve(stages.len() as u32)
+            .ok_or_else(|| OpenError::Full {
+                message: format!(
+                    "all {} plugin instances are in use",
+                    self.limits().max_instances
+                ),
+            })?;
         let mut opening = Opening {
             vocabulary,
             info: types::SequenceInfo {
@@ -314,11 +314,15 @@ impl Source {
         let vocabulary = Some(Arc::clone(&self.vocabulary));
         let linked = &self.plugin.linked;
         let permits = [Some(permit), self.own_permit(patience)?];
-        let mut instance = Instance::new(&self.runtime, linked, &self.name, vocabulary, permits)
-            .map_err(|error| match error {
-                InstanceError::Full(message) => OpenError::Full { message },
-                InstanceError::Fault(fault) => OpenError::Fault(fault),
-            })?;
+        let own = (!self.plugin.builtin).then(|| Arc::clone(&self.plugin.record.memory));
+        let runtime = &self.runtime;
+        let mut instance = Instance::new(
+            runtime, linked, &self.name, vocabulary, own, permits, total,
+        )
+        .map_err(|error| match error {
+            InstanceError::Full(message) => OpenError::Full { message },
+            InstanceError::Fault(fault) => OpenError::Fault(fault),
+        })?;
         let opened = self.open_in(&mut instance, n, total);
         for line in instance.take_log() {
             self.plugin.record.write(line);

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use serde::Serialize;
 
 use super::fault::kind;
+use super::memory::MemoryBudget;
 use super::pool::Pool;
 use crate::engine::Fault;
 
@@ -41,12 +42,14 @@ impl Default for Breaker {
 }
 
 /// What is remembered of one plugin.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Record {
     messages: Mutex<VecDeque<(SystemTime, LogLine)>>,
     faults: Mutex<Faults>,
     /// The instances there are.
     pub(super) pool: Arc<Pool>,
+    /// What they have taken.
+    pub(super) memory: Arc<MemoryBudget>,
 }
 
 #[derive(Debug, Default)]
@@ -59,6 +62,16 @@ struct Faults {
 }
 
 impl Record {
+    /// Of a plugin whose instances may take `memory_bytes` together.
+    pub(super) fn new(memory_bytes: usize) -> Self {
+        Self {
+            messages: Mutex::default(),
+            faults: Mutex::default(),
+            pool: Arc::default(),
+            memory: Arc::new(MemoryBudget::new(memory_bytes)),
+        }
+    }
+
     pub(super) fn write(&self, line: LogLine) {
         let mut messages = lock(&self.messages);
         if messages.len() == MAX_MESSAGES {
@@ -72,10 +85,18 @@ impl Record {
         lock(&self.messages).iter().cloned().collect()
     }
 
-    /// Counts a fault. One that a request can bring about by what it asks for
-    /// is no sign of a broken plugin.
+    /// Counts a fault. One that a request can bring about by what it asks for,
+    /// or by the company it puts a plugin in, is no sign of a broken plugin.
     pub(super) fn fault(&self, fault: &Fault, breaker: Breaker, now: Instant) {
-        if [kind::ALL_BANNED, kind::ERROR, kind::OPEN].contains(&fault.kind) {
+        const INNOCENT: [&str; 6] = [
+            kind::ALL_BANNED,
+            kind::ERROR,
+            kind::OPEN,
+            kind::LATE,
+            kind::ENDED,
+            kind::NO_ROOM,
+        ];
+        if INNOCENT.contains(&fault.kind) {
             return;
         }
         let mut faults = lock(&self.faults);
@@ -136,7 +157,7 @@ mod tests {
 
     #[test]
     fn too_many_faults_in_a_window_disable_until_enabled() {
-        let record = Record::default();
+        let record = Record::new(0);
         let start = Instant::now();
         for second in [0, 4, 11] {
             let now = start + Duration::from_secs(second);
@@ -159,7 +180,7 @@ mod tests {
 
     #[test]
     fn what_a_request_can_bring_about_counts_for_nothing() {
-        let record = Record::default();
+        let record = Record::new(0);
         let never = Breaker {
             faults: 0,
             ..BREAKER
@@ -167,6 +188,9 @@ mod tests {
         for _ in 0..9 {
             record.fault(&fault(kind::ALL_BANNED), BREAKER, Instant::now());
             record.fault(&fault(kind::ERROR), BREAKER, Instant::now());
+            record.fault(&fault(kind::LATE), BREAKER, Instant::now());
+            record.fault(&fault(kind::ENDED), BREAKER, Instant::now());
+            record.fault(&fault(kind::NO_ROOM), BREAKER, Instant::now());
             record.fault(&fault(kind::TRAP), never, Instant::now());
         }
         assert_eq!((record.disabled(), record.n_faults()), (None, 9));
@@ -174,7 +198,7 @@ mod tests {
 
     #[test]
     fn the_last_messages_are_kept() {
-        let record = Record::default();
+        let record = Record::new(0);
         for i in 0..60 {
             record.write(LogLine {
                 level: "info",

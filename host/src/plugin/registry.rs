@@ -132,6 +132,10 @@ impl Registry {
             created: false,
         };
         if let Some(plugin) = self.get(&digest) {
+            // A folder may have had it first.
+            if let (Some(store), Origin::Upload(_), false) = (&self.store, origin, plugin.builtin) {
+                store.keep(&plugin, bytes).map_err(not_kept)?;
+            }
             return Ok(known(plugin));
         }
         let builtin = matches!(origin, Origin::Builtin);
@@ -168,16 +172,13 @@ impl Registry {
             ));
         }
         if let (Some(store), Origin::Upload(_)) = (&self.store, origin) {
-            let failed = |error: StoreError| {
-                UploadError::new(UploadCode::Internal, format!("it cannot be kept: {error}"))
-            };
             let known = store
                 .digest_of(&plugin.name, &plugin.version)
-                .map_err(failed)?;
+                .map_err(not_kept)?;
             if let Some(other) = known.filter(|known| *known != digest) {
                 return Err(taken(&plugin, &other));
             }
-            store.keep(&plugin, bytes).map_err(failed)?;
+            store.keep(&plugin, bytes).map_err(not_kept)?;
         }
         let plugin = Arc::new(plugin);
         let before =
@@ -245,6 +246,11 @@ impl Registry {
         }
         Ok(plugins.extract_if(.., |plugin| goes(plugin)).collect())
     }
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "for map_err")]
+fn not_kept(error: StoreError) -> UploadError {
+    UploadError::new(UploadCode::Internal, format!("it cannot be kept: {error}"))
 }
 
 /// Other bytes have a plugin's name and version.

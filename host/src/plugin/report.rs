@@ -235,8 +235,16 @@ impl Change {
 /// The largest moves, equal ones by ascending id.
 fn largest(mut moves: Vec<Moved>) -> Vec<Moved> {
     let size = |moved: &Moved| (moved.to - moved.from).abs();
-    moves.sort_by(|a, b| size(b).total_cmp(&size(a)).then(a.token.cmp(&b.token)));
-    moves.truncate(MAX_LISTED);
+    let order = |a: &Moved, b: &Moved| {
+        let by_size = size(b).total_cmp(&size(a));
+        by_size.then(a.token.cmp(&b.token))
+    };
+    if moves.len() > MAX_LISTED {
+        // Whole rows move: only the largest are sorted.
+        moves.select_nth_unstable_by(MAX_LISTED, order);
+        moves.truncate(MAX_LISTED);
+    }
+    moves.sort_by(order);
     moves
 }
 

@@ -71,7 +71,8 @@ pub struct Limits {
     /// Memory of one instance. Default 256 MiB: a grammar over 262,144 tokens
     /// needs 152.
     pub memory_bytes: usize,
-    /// Memory of all instances together. Default 4 GiB.
+    /// Memory of all instances together, of which one uploaded plugin's get
+    /// half at most. Default 4 GiB.
     pub total_memory_bytes: usize,
     /// Size of an upload. Default 64 MiB: a Python plugin has 18.
     pub upload_bytes: usize,

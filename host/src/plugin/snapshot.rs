@@ -10,6 +10,7 @@ use wasmtime::Store;
 use wasmtime::component::{Component, ComponentNamedList, Instance, Lift, WasmList};
 use wasmtime_wizer::{ComponentInstanceState, Wizer};
 
+use super::deadline::Deadline;
 use super::instance::new_store;
 use super::loaded::Kind;
 use super::runtime::{Runtime, ticks};
@@ -36,7 +37,13 @@ pub(super) fn take(
     let (context, instrumented) = wizer.instrument_component(component)?;
     let instrumented = Component::from_binary(runtime.engine(), &instrumented)?;
     run();
-    let mut store = new_store(runtime, "snapshot", Some(Arc::clone(vocabulary)));
+    let mut store = new_store(
+        runtime,
+        "snapshot",
+        Some(Arc::clone(vocabulary)),
+        None,
+        Deadline::after(runtime.limits().open),
+    );
     let instance = runtime
         .linker(kind, &instrumented)?
         .instantiate(&mut store, &instrumented)?;
