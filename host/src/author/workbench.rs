@@ -31,7 +31,7 @@ impl Workbench {
             max_instances: 160,
             call: Duration::from_secs(3),
             open: Duration::from_secs(20),
-            prepare: Duration::from_secs(60),
+            prepare: Duration::from_mins(1),
             total_memory_bytes: defaults.memory_bytes * 160,
             breaker: Breaker {
                 faults: 0,
