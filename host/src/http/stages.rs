@@ -216,8 +216,21 @@ impl RequestChain {
             OpenError::InvalidParams { stage, message } => self.invalid_params(&stage, &message),
             OpenError::Full { message } => ApiError::new(Code::Overloaded, message),
             OpenError::Disabled { .. } => ApiError::new(Code::PluginDisabled, error.to_string()),
-            OpenError::Fault(fault) => ApiError::new(Code::PluginError, fault.to_string()),
+            OpenError::Fault(fault) => match self.field_of(&fault.stage) {
+                // It was too much for the stage that the field stands for.
+                Some(field) => ApiError::of(Code::InvalidValue, field, fault.to_string()),
+                None => ApiError::new(Code::PluginError, fault.to_string()),
+            },
         }
+    }
+
+    /// The field that stands for the stage of this name as a whole.
+    fn field_of(&self, stage: &str) -> Option<&'static str> {
+        let mut stages = self.labels().zip(&self.origins);
+        stages.find_map(|(label, origin)| match origin {
+            Origin::Field(field) if label == stage => Some(*field),
+            _ => None,
+        })
     }
 
     /// A plugin's own complaint about its parameters, which passed the schema.
@@ -442,6 +455,10 @@ impl Origin {
 
 /// What the schema of a plain number or boolean allows, in words.
 fn allowed(schema: &Value) -> Option<String> {
+    if let Some(values) = schema["enum"].as_array() {
+        let values: Vec<_> = values.iter().map(Value::to_string).collect();
+        return Some(values.join(" or "));
+    }
     let mut words = match schema["type"].as_str()? {
         "number" => "a number".to_owned(),
         "integer" => "an integer".to_owned(),

@@ -413,7 +413,7 @@ impl Chain for OpenChain {
 
     fn finish(&mut self, row: &mut [f32]) -> Result<TokenId, Fault> {
         self.check_row(row)?;
-        let deadline = Deadline::after(self.limits.call);
+        let mut deadline = Deadline::after(self.limits.call);
         let explains = self.report.explains();
         let mut effects = std::mem::take(&mut self.skipped);
         for index in 0..self.processors.len() {
@@ -435,7 +435,10 @@ impl Chain for OpenChain {
                 continue;
             }
             if let Some(before) = before.filter(|_| explains) {
+                // An explanation changes no outcome: its time is the host's.
+                let started = Instant::now();
                 let change = Change::between(&before, row);
+                deadline = deadline.later_by(started.elapsed());
                 effects.push(self.processors[index].effect(Did::Changed(change)));
             }
         }

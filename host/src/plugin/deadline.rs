@@ -24,6 +24,14 @@ impl Deadline {
         if other.end < self.end { other } else { self }
     }
 
+    /// This deadline, later by what the host took for itself.
+    pub(super) fn later_by(self, time: Duration) -> Self {
+        Self {
+            end: self.end + time,
+            ..self
+        }
+    }
+
     /// The limit it was made with, for messages.
     pub(super) fn limit(self) -> Duration {
         self.limit
@@ -46,5 +54,8 @@ mod tests {
         assert_eq!(long.or_sooner(short).limit(), Duration::ZERO);
         assert_eq!(short.or_sooner(long).left(), Duration::ZERO);
         assert!(long.left() > Duration::from_secs(50));
+        let later = long.later_by(Duration::from_mins(1));
+        assert!(later.left() > Duration::from_secs(110));
+        assert_eq!(later.limit(), Duration::from_mins(1));
     }
 }

@@ -139,7 +139,15 @@ impl Edits {
                 "the edits of one call are worth more than {limit} ids, values and words"
             )));
         }
-        self.list.push(edit);
+        // Without ids these change nothing; an empty `allow` or `mask` bans.
+        let is_void = len == 0
+            && matches!(
+                edit,
+                Edit::Add { .. } | Edit::Scale { .. } | Edit::Deny { .. }
+            );
+        if !is_void {
+            self.list.push(edit);
+        }
         Ok(())
     }
 
