@@ -27,9 +27,10 @@ use super::vocabulary::Vocabulary;
 use super::vocabulary_file;
 use crate::engine::Fault;
 
-/// Processor time of one compilation. The largest known honest plugin, a
-/// Python interpreter, takes about half of it.
-pub(super) const CPU_SECONDS: u64 = 10;
+/// Processor time of one compilation. The largest known honest plugins are
+/// interpreters: JavaScript's and Python's take more than ten seconds on a slow
+/// machine.
+pub(super) const CPU_SECONDS: u64 = 40;
 /// What `prepare` may take of it and of the clock, once code is compiled.
 const PREPARE_SECONDS: u64 = 5;
 /// Address space of one compilation, beside what the process has at its start.

@@ -25,7 +25,7 @@ use super::upload::{UploadCode, UploadError};
 use super::vocabulary::Vocabulary;
 
 /// How long a child may take, processor time or not.
-const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(90);
 /// How long for a plugin that came with the server, which cannot start without
 /// it: the machine may be busy with other things.
 const SHIPPED_TIMEOUT: Duration = Duration::from_mins(5);
