@@ -4,7 +4,7 @@
 //! one JSON object of the bytes, [`fields`] sorts its fields by [`field_table`],
 //! [`request`] turns them into sequences that are ready to run, with the prompt
 //! from [`chat`] or [`completions`] and the stages from [`stages`], which
-//! [`dialect`] and [`constraint`] shape;
+//! [`dialect`], [`constraint`] and [`default_chain`] shape;
 //! [`generate`] hands them to the engine, [`choice`] turns its events into
 //! text, and [`wire`] and [`sse`] into an answer. [`errors`] lists every error
 //! there is, [`access`] who may ask.
@@ -15,6 +15,7 @@ mod chat;
 mod choice;
 mod completions;
 mod constraint;
+mod default_chain;
 mod dialect;
 pub mod errors;
 mod field_table;

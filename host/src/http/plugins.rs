@@ -60,11 +60,7 @@ pub(super) async fn show(
     State(service): State<Arc<Service>>,
     path: PathParam,
 ) -> Result<Json<Value>, ApiError> {
-    let reference = path_param(path)?;
-    let plugin = service
-        .registry
-        .get(&reference)
-        .ok_or_else(|| not_found(&reference))?;
+    let plugin = find(&service, path)?;
     let mut shown = describe(&plugin);
     shown["log"] = messages(&plugin);
     Ok(Json(shown))
@@ -97,13 +93,16 @@ pub(super) async fn enable(
     State(service): State<Arc<Service>>,
     path: PathParam,
 ) -> Result<Json<Value>, ApiError> {
-    let reference = path_param(path)?;
-    let plugin = service
-        .registry
-        .get(&reference)
-        .ok_or_else(|| not_found(&reference))?;
+    let plugin = find(&service, path)?;
     plugin.enable();
     Ok(Json(describe(&plugin)))
+}
+
+/// The plugin that a path names.
+fn find(service: &Service, path: PathParam) -> Result<Arc<Plugin>, ApiError> {
+    let reference = path_param(path)?;
+    let found = service.registry.get(&reference);
+    found.ok_or_else(|| not_found(&reference))
 }
 
 /// A plugin's last messages, for its author.

@@ -1,17 +1,14 @@
 //! From a request's fields to the stages of its chain.
 
-use std::sync::Arc;
-
 use serde_json::{Map, Value};
 
 use super::constraint::{self, Constraint};
+use super::default_chain::{DefaultChain, Param, canonicalise};
 use super::dialect::Dialect;
 use super::errors::{ApiError, Code, shown};
 use super::field_table::DefaultStage;
-use super::fields::{Fields, Given, as_integer, same};
-use crate::plugin::{
-    Kind, OnFault, OpenError, ParamsError, Plugin, Registry, StageRef, check_chain,
-};
+use super::fields::{Fields, Given};
+use crate::plugin::{Kind, OnFault, OpenError, ParamsError, Registry, StageRef, check_chain};
 
 /// Most stages of one request: each is an instance with memory of its own.
 const MAX_STAGES: usize = 32;
@@ -25,7 +22,7 @@ pub(super) struct RequestChain {
 
 /// Which part of the request a stage comes from, to name it in errors.
 #[derive(Clone)]
-enum Origin {
+pub(super) enum Origin {
     /// A stage of the default chain, with the fields given for it.
     Default(DefaultStage, Vec<Given>),
     /// A field that stands for a stage as a whole, such as `response_format`.
@@ -33,9 +30,6 @@ enum Origin {
     /// An entry of a list, such as `processors[0]`.
     Entry(String),
 }
-
-/// A field that is a parameter, and the default stage it is one of.
-type Param = (DefaultStage, Given);
 
 impl RequestChain {
     /// Reads `chain`, `processors`, the constraint of the text and every field
@@ -274,128 +268,6 @@ impl RequestChain {
     }
 }
 
-/// What the fields of a request make of the default stages.
-struct DefaultChain<'a> {
-    params: Vec<Param>,
-    dialect: &'a Dialect,
-    registry: &'a Registry,
-}
-
-impl DefaultChain<'_> {
-    fn plugin(&self, stage: DefaultStage) -> Result<Arc<Plugin>, ApiError> {
-        let name = stage.plugin();
-        self.registry.get(name).ok_or_else(|| {
-            let message = format!("the default plugin `{name}` is not in the registry");
-            ApiError::new(Code::PluginNotFound, message)
-        })
-    }
-
-    /// The fields given for `stage`.
-    fn given(&self, stage: DefaultStage) -> Vec<Given> {
-        let of_stage = self.params.iter().filter(|(of, _)| *of == stage);
-        of_stage.map(|(_, given)| given.clone()).collect()
-    }
-
-    /// Whether a field is given that is a number other than zero.
-    fn is_on(&self, name: &str) -> bool {
-        let given = self.params.iter().find(|(_, given)| given.name == name);
-        given.is_some_and(|(_, given)| given.value.as_f64() != Some(0.0))
-    }
-
-    /// A stage with the fields given for it, and the dialect's defaults.
-    fn stage(&self, stage: DefaultStage) -> Result<(StageRef, Origin), ApiError> {
-        let plugin = self.plugin(stage)?;
-        Ok(self.filled(plugin, stage, self.given(stage)))
-    }
-
-    fn filled(
-        &self,
-        plugin: Arc<Plugin>,
-        stage: DefaultStage,
-        given: Vec<Given>,
-    ) -> (StageRef, Origin) {
-        let of = if stage.is_sampler() {
-            DefaultStage::Sampler
-        } else {
-            stage
-        };
-        let has = |name: &str| takes(&plugin, name);
-        let mut params: Map<_, _> = self
-            .dialect
-            .defaults(of)
-            .filter(|(name, _)| has(name))
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect();
-        for given in &given {
-            params.insert(given.name.to_owned(), given.value.clone());
-        }
-        (StageRef::new(plugin, params), Origin::Default(stage, given))
-    }
-
-    /// Checks the fields of a stage that they leave off.
-    fn check_unused(&self, stage: DefaultStage) -> Result<(), ApiError> {
-        if self.given(stage).is_empty() {
-            return Ok(());
-        }
-        let (stage, origin) = self.stage(stage)?;
-        origin.check_params(&stage)
-    }
-
-    /// The sampler that the fields ask for.
-    fn sampler(&self) -> Result<(StageRef, Origin), ApiError> {
-        let target = self
-            .params
-            .iter()
-            .find(|(_, given)| given.name == "adaptive_target");
-        let aims = target.is_some_and(|(_, given)| given.value.as_f64() >= Some(0.0));
-        let has_mirostat = self.is_on("mirostat");
-        let is_off = |stage| match stage {
-            DefaultStage::Mirostat => !has_mirostat,
-            DefaultStage::AdaptiveP => !aims,
-            _ => false,
-        };
-        let chosen = if has_mirostat {
-            DefaultStage::Mirostat
-        } else if aims {
-            DefaultStage::AdaptiveP
-        } else {
-            DefaultStage::Sampler
-        };
-        let plugin = self.plugin(chosen)?;
-        let mut given = Vec::new();
-        for (of, field) in self.params.iter().filter(|(of, _)| of.is_sampler()) {
-            if takes(&plugin, field.name) {
-                given.push(field.clone());
-                continue;
-            }
-            let home = self.plugin(*of)?;
-            let off = &home.params_schema["properties"][field.name]["default"];
-            // `mirostat_tau` may be a parameter of something that is off; a
-            // truncation beside mirostat would be one that is not.
-            if !is_off(*of) && !same(&field.value, off) {
-                let message = format!(
-                    "`{}` has no effect beside `{}`, which takes the place of other sampling: leave \
-                     it out",
-                    field.sent_as,
-                    chosen.plugin()
-                );
-                return Err(ApiError::of(
-                    Code::ConflictingFields,
-                    field.sent_as,
-                    message,
-                ));
-            }
-            self.check_unused(*of)?;
-        }
-        Ok(self.filled(plugin, chosen, given))
-    }
-}
-
-/// Whether a plugin's schema names this parameter.
-fn takes(plugin: &Plugin, name: &str) -> bool {
-    plugin.params_schema["properties"].get(name).is_some()
-}
-
 impl Origin {
     fn name(&self) -> String {
         match self {
@@ -405,7 +277,7 @@ impl Origin {
         }
     }
 
-    fn check_params(&self, stage: &StageRef) -> Result<(), ApiError> {
+    pub(super) fn check_params(&self, stage: &StageRef) -> Result<(), ApiError> {
         let params = Value::Object(stage.params.clone());
         stage
             .plugin
@@ -479,22 +351,6 @@ fn allowed(schema: &Value) -> Option<String> {
         words = format!("{words} {}", given.join(" and "));
     }
     Some(words)
-}
-
-/// Writes a number as the default stages read it: integers without a
-/// fraction, and a `top_k` beyond the vocabulary as the vocabulary's size,
-/// which keeps everything too.
-fn canonicalise(given: &mut Given, vocabulary_size: u32) {
-    let Some(integer) = as_integer(&given.value) else {
-        return;
-    };
-    let integer = match given.name {
-        "top_k" => integer.min(i128::from(vocabulary_size)),
-        _ => integer,
-    };
-    if let Ok(integer) = i64::try_from(integer) {
-        given.value = integer.into();
-    }
 }
 
 /// Reads a list of `{plugin, params, on_fault}`.

@@ -91,7 +91,7 @@ impl Registry {
 
     /// Registers a plugin: a component, or a core module that carries its
     /// component type. The same bytes again change nothing. Blocks for the
-    /// time it takes to compile, at most half a minute and that of the
+    /// time it takes to compile, at most three minutes and that of the
     /// uploads before it.
     ///
     /// # Errors
