@@ -9,7 +9,7 @@ use etcetera::BaseStrategy;
 
 use crate::config::ModelConfig;
 use crate::engine::{self, EngineConfig, ModelInfo, SpawnError};
-use crate::http::{Access, RequestLimits, ServedModel, Service};
+use crate::http::{Access, RequestLimits, ServedModel, Service, UploadRate};
 use crate::mlx::{self, Backend, Checkpoint, GgufTokenizer, LoadError, TokenizerData};
 use crate::plugin::{
     self, Compiler, Registry, Runtime, RuntimeError, Store, StoreError, UploadError, Vocabulary,
@@ -122,6 +122,7 @@ pub fn assemble(
         registry,
         limits: requests,
         access,
+        upload_rate: UploadRate::per_minute(requests.uploads_per_minute),
     };
     Ok((Arc::new(service), thread))
 }

@@ -138,6 +138,16 @@ pub struct ServeConfig {
     #[arg(long, env = "SLUICE_MAX_PLUGIN_BYTES", default_value_t = 64 << 20, value_parser = at_least_one())]
     pub max_plugin_bytes: u32,
 
+    /// Most uploads of one caller in a minute, which may come at once; more get
+    /// a 429. 0: no limit
+    #[arg(long, env = "SLUICE_UPLOADS_PER_MINUTE", default_value_t = 60)]
+    pub uploads_per_minute: u32,
+
+    /// Longest a request may take, waiting included, in seconds; then it gets a
+    /// 504, or an error in its stream
+    #[arg(long, env = "SLUICE_MAX_REQUEST_S", default_value_t = 600, value_parser = at_least_one())]
+    pub max_request_s: u32,
+
     /// Most stages of all requests open at once; more wait
     #[arg(long, env = "SLUICE_MAX_INSTANCES", default_value_t = 512, value_parser = at_least_one())]
     pub max_instances: u32,
@@ -156,6 +166,21 @@ pub struct ServeConfig {
     /// hits innocents on a busy machine
     #[arg(long, env = "SLUICE_PLUGIN_CALL_MS", default_value_t = 50, value_parser = at_least_one())]
     pub plugin_call_ms: u32,
+
+    /// How long a step waits for token processors with `on_fault: wait` before
+    /// it goes on without their request, in milliseconds; above the time of a
+    /// step, others wait for them
+    #[arg(long, env = "SLUICE_PLUGIN_PATIENCE_MS", default_value_t = 10)]
+    pub plugin_patience_ms: u32,
+
+    /// Longest that token processors with `on_fault: wait` may take together
+    /// for one position, in milliseconds
+    #[arg(long, env = "SLUICE_PLUGIN_LATE_MS", default_value_t = 5000, value_parser = at_least_one())]
+    pub plugin_late_ms: u32,
+
+    /// Longest that the stages of one sequence may take in all, in seconds
+    #[arg(long, env = "SLUICE_PLUGIN_TOTAL_S", default_value_t = 120, value_parser = at_least_one())]
+    pub plugin_total_s: u32,
 
     /// Longest a plugin may take to open a sequence, in milliseconds
     #[arg(long, env = "SLUICE_PLUGIN_OPEN_MS", default_value_t = 1000, value_parser = at_least_one())]
@@ -198,6 +223,9 @@ impl ServeConfig {
             max_instances_of_one: self.max_instances_of_one,
             wait: Duration::from_millis(self.plugin_wait_ms.into()),
             call: Duration::from_millis(self.plugin_call_ms.into()),
+            patience: Duration::from_millis(self.plugin_patience_ms.into()),
+            late: Duration::from_millis(self.plugin_late_ms.into()),
+            total: Duration::from_secs(self.plugin_total_s.into()),
             open: Duration::from_millis(self.plugin_open_ms.into()),
             memory_bytes: self.plugin_memory_bytes as usize,
             upload_bytes: self.max_plugin_bytes as usize,
@@ -217,6 +245,8 @@ impl ServeConfig {
             choices: RequestLimits::default()
                 .choices
                 .min(self.max_waiting as usize),
+            time: Duration::from_secs(self.max_request_s.into()),
+            uploads_per_minute: self.uploads_per_minute,
         }
     }
 }
@@ -273,6 +303,9 @@ mod tests {
         );
         assert_eq!(config.plugins().wait, limits.wait);
         assert_eq!(config.plugins().call, limits.call);
+        assert_eq!(config.plugins().patience, limits.patience);
+        assert_eq!(config.plugins().late, limits.late);
+        assert_eq!(config.plugins().total, limits.total);
         assert_eq!(config.plugins().open, limits.open);
         assert_eq!(config.plugins().memory_bytes, limits.memory_bytes);
         assert_eq!(config.plugins().upload_bytes, limits.upload_bytes);
@@ -281,6 +314,11 @@ mod tests {
         assert_eq!(config.requests().request_bytes, requests.request_bytes);
         assert_eq!(config.requests().plugin_bytes, requests.plugin_bytes);
         assert_eq!(config.requests().choices, requests.choices);
+        assert_eq!(config.requests().time, requests.time);
+        assert_eq!(
+            config.requests().uploads_per_minute,
+            requests.uploads_per_minute
+        );
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod answers;
 mod cancellation;
 mod cases;
 mod dialects;
+mod limits;
 mod logprobs;
 mod plugins;
 mod refusals;

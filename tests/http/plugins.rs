@@ -248,6 +248,12 @@ async fn chains_that_cannot_be_honoured_are_refused() {
             "processors[0].on_fault",
         ),
         (
+            json!({"processors": [{"plugin": "boost", "params": {"id": 2, "value": 1}, "on_fault": "wait"}]}),
+            400,
+            "invalid_value",
+            "processors[0].on_fault",
+        ),
+        (
             json!({"processors": [{"plugin": "force", "x": 1}]}),
             400,
             "unknown_field",

@@ -13,7 +13,7 @@ use hyper_util::rt::TokioExecutor;
 use serde_json::{Value, json};
 use sluice::engine::fake::ScriptedModel;
 use sluice::engine::{self, EngineConfig, Model, ModelInfo, TokenId};
-use sluice::http::{Access, RequestLimits, ServedModel, Service, router};
+use sluice::http::{Access, RequestLimits, ServedModel, Service, UploadRate, router};
 use sluice::plugin::{Compiler, Limits, Registry, Runtime, STACK_BYTES};
 use sluice::text::{ChatTemplate, Tokenizer};
 
@@ -68,6 +68,8 @@ pub struct Setup {
     pub script: fn(&[TokenId]) -> Vec<f32>,
     pub end_of_sequence: Vec<TokenId>,
     pub access: Access,
+    pub requests: RequestLimits,
+    pub plugins: Limits,
 }
 
 impl Default for Setup {
@@ -79,6 +81,14 @@ impl Default for Setup {
             script,
             end_of_sequence: vec![EOS],
             access: Access::without_tokens(false),
+            requests: RequestLimits {
+                uploads_per_minute: 0,
+                ..RequestLimits::default()
+            },
+            plugins: Limits {
+                max_instances: 64,
+                ..Limits::default()
+            },
         }
     }
 }
@@ -276,11 +286,7 @@ pub fn test_guest(name: &str) -> Vec<u8> {
 }
 
 fn service(setup: &Setup) -> Service {
-    let runtime = Runtime::new(Limits {
-        max_instances: 64,
-        ..Limits::default()
-    })
-    .unwrap();
+    let runtime = Runtime::new(setup.plugins.clone()).unwrap();
     let cache = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("http");
     let compiler = Compiler::new(env!("CARGO_BIN_EXE_sluice").into(), &cache).unwrap();
     let registry = Registry::new(runtime.clone(), compiler);
@@ -302,6 +308,7 @@ fn service(setup: &Setup) -> Service {
         "counter",
         "boost",
         "misbehave-token",
+        "slow",
         "force-sampler",
     ] {
         registry.upload(&test_guest(name)).unwrap();
@@ -328,6 +335,7 @@ fn service(setup: &Setup) -> Service {
         request_bytes: 64 << 10,
         plugin_bytes: 1 << 20,
         choices: setup.engine.max_waiting.min(128),
+        ..setup.requests
     };
     Service {
         model,
@@ -336,5 +344,6 @@ fn service(setup: &Setup) -> Service {
         registry: Arc::new(registry),
         limits,
         access: setup.access.clone(),
+        upload_rate: UploadRate::per_minute(setup.requests.uploads_per_minute),
     }
 }

@@ -1,5 +1,7 @@
 //! The stages that choose a sequence's tokens, as the engine sees them.
 
+use std::time::Duration;
+
 use super::TokenId;
 
 /// What the token processors decided about a position.
@@ -48,4 +50,11 @@ pub trait Chain: Send {
     /// The fault of the stage that failed, or of a row with nothing left to
     /// sample.
     fn finish(&mut self, row: &mut [f32]) -> Result<TokenId, Fault>;
+
+    /// How long a step waits for a plan before it goes on without the
+    /// sequence, which joins again when its plan is there; None: as long as the
+    /// plan takes.
+    fn patience(&self) -> Option<Duration> {
+        None
+    }
 }

@@ -15,6 +15,9 @@ use std::{
     time::Duration,
 };
 
+/// How often late plans are looked for while there is nothing else to do.
+const LATE_PLANS: Duration = Duration::from_millis(1);
+
 /// Why a sequence was not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
@@ -249,6 +252,13 @@ fn run(mut engine: Engine, inbox: &mpsc::Receiver<Submission>) {
         if let Err(error) = engine.step() {
             tracing::error!(%error, "the model is lost");
             return engine.abort(&error);
+        }
+        if engine.only_waits() && !engine.scheduler.is_idle() {
+            match inbox.recv_timeout(LATE_PLANS) {
+                Ok(submission) => engine.scheduler.push(Sequence::new(submission)),
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => thread::sleep(LATE_PLANS),
+            }
         }
     }
 }

@@ -14,6 +14,7 @@ pub mod fake;
 mod handle;
 mod logprobs;
 mod model;
+mod planner;
 mod scheduler;
 mod sequence;
 mod step;

@@ -1,6 +1,7 @@
 //! One stream of tokens, from submission to its last event.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 
@@ -8,6 +9,7 @@ use super::{
     Chain, Fault, LogprobOptions, Logprobs, LogprobsOf, Plan, TokenId,
     commit::{End, commit},
     logprobs::logprobs,
+    planner::Planner,
 };
 
 /// Events that may lie unread before a reader counts as gone.
@@ -72,7 +74,13 @@ pub enum FinishReason {
 }
 
 pub(super) struct Sequence {
-    chain: Box<dyn Chain>,
+    /// None while it plans on a thread of its own.
+    chain: Option<Box<dyn Chain>>,
+    /// How long a step waits for its plan, if not until it is there.
+    patience: Option<Duration>,
+    planner: Option<Planner>,
+    /// The logits of a position whose plan is late.
+    kept_row: Option<Vec<f32>>,
     events: mpsc::Sender<Event>,
     end_ids: Vec<TokenId>,
     max_tokens: usize,
@@ -104,7 +112,10 @@ impl Sequence {
         let prompt_len = submission.prompt.len();
         let of_prompt = submission.logprobs.is_some_and(|options| options.prompt);
         Self {
-            chain: submission.chain,
+            patience: submission.chain.patience(),
+            chain: Some(submission.chain),
+            planner: None,
+            kept_row: None,
             events: submission.events,
             end_ids: submission.end_ids,
             max_tokens: submission.max_tokens as usize,
@@ -181,19 +192,71 @@ impl Sequence {
             && self.computed + self.scheduled == self.context.len()
     }
 
-    pub(super) fn plan(&mut self) {
-        self.plan = Some(self.chain.plan(&self.context[self.told..]));
-        self.told = self.context.len();
+    /// Whether a step goes on without it when its plan is late.
+    pub(super) fn may_be_late(&self) -> bool {
+        self.patience.is_some()
     }
 
-    /// Whether its logits rows are needed now that the plan is known.
+    pub(super) fn plan(&mut self) {
+        if let Some(chain) = &mut self.chain {
+            self.plan = Some(chain.plan(&self.context[self.told..]));
+            self.told = self.context.len();
+        }
+    }
+
+    /// Lets the chain plan on a thread of its own.
+    pub(super) fn start_plan(&mut self) {
+        let Some(chain) = self.chain.take() else {
+            return;
+        };
+        let planner = match self.planner.take() {
+            Some(planner) => Ok(planner),
+            None => Planner::start(),
+        };
+        match planner {
+            Ok(planner) => {
+                let accepted = self.context[self.told..].to_vec();
+                self.planner.insert(planner).ask(chain, accepted);
+                self.told = self.context.len();
+            }
+            Err(fault) => self.fail(fault),
+        }
+    }
+
+    /// Takes the plan that was started, once the batch has waited for it as
+    /// long as it does.
+    pub(super) fn take_plan(&mut self) {
+        let (None, Some(planner), Some(patience)) = (&self.chain, &self.planner, self.patience)
+        else {
+            return;
+        };
+        match planner.wait(patience) {
+            Ok(None) => {}
+            Ok(Some((chain, plan))) => {
+                self.chain = Some(chain);
+                self.plan = Some(plan);
+            }
+            Err(fault) => self.fail(fault),
+        }
+    }
+
+    /// Whether its logits rows are needed, as far as the plan is known.
     pub(super) fn reads_rows(&self) -> bool {
-        self.logprobs.is_some() || matches!(self.plan, Some(Ok(Plan::Sample)))
+        self.logprobs.is_some() || matches!(self.plan, None | Some(Ok(Plan::Sample)))
+    }
+
+    /// Whether the plan of a row that was kept has come.
+    pub(super) fn has_caught_up(&self) -> bool {
+        self.kept_row.is_some() && self.plan.is_some()
     }
 
     /// Reads its logits rows: notes the logprobs that are wanted, and replaces
     /// a plan to sample by the token that the chain chooses.
+    /// The row of a position whose plan is late is kept until it is there.
     pub(super) fn read_rows(&mut self, rows: &mut [f32], width: usize, tokenizer_size: usize) {
+        if let Some(mut row) = self.kept_row.take() {
+            return self.choose(&mut row, tokenizer_size);
+        }
         let samples = self.samples();
         let n_known = self.n_rows() - usize::from(samples);
         let (known, sampled) = rows.split_at_mut(n_known * width);
@@ -201,8 +264,11 @@ impl Sequence {
             let next = self.context[self.reported + self.known.len()];
             self.note(row, next, tokenizer_size);
         }
-        if samples && !matches!(self.plan, Some(Err(_))) {
-            self.choose(sampled, tokenizer_size);
+        match self.plan {
+            _ if !samples => {}
+            None => self.kept_row = Some(sampled.to_vec()),
+            Some(Err(_)) => {}
+            Some(Ok(_)) => self.choose(sampled, tokenizer_size),
         }
     }
 
@@ -211,7 +277,8 @@ impl Sequence {
         match &self.plan {
             Some(Ok(Plan::Sample)) => {
                 let raw = self.logprobs.is_some_and(wants_raw).then(|| row.to_vec());
-                match self.chain.finish(row) {
+                let Some(chain) = &mut self.chain else { return };
+                match chain.finish(row) {
                     Ok(token) => {
                         self.plan = Some(Ok(Plan::Force(vec![token])));
                         self.note(raw.as_deref().unwrap_or(row), token, tokenizer_size);
@@ -332,8 +399,9 @@ impl Sequence {
         self.finished = Some(reason);
     }
 
-    /// The stages, to be closed where that hurts nobody.
-    pub(super) fn into_chain(self) -> Box<dyn Chain> {
+    /// The stages, to be closed where that hurts nobody; none if they plan:
+    /// their thread closes them.
+    pub(super) fn into_chain(self) -> Option<Box<dyn Chain>> {
         self.chain
     }
 }

@@ -54,13 +54,29 @@ impl Engine {
         self.counters.dequeued(waiting - self.scheduler.waiting());
         self.counters.running(self.scheduler.running());
         self.scheduler.schedule(&mut self.rows);
+        self.take_late_plans();
         if !self.rows.is_empty() {
             self.compute()?;
-            self.choose();
+        }
+        self.choose();
+        if !self.rows.is_empty() {
             self.counters.step(self.rows.len(), started.elapsed());
         }
         self.commit();
         Ok(())
+    }
+
+    /// Whether the last step had nothing to compute: all that runs has a late
+    /// plan.
+    pub(super) fn only_waits(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Plans that earlier steps did not wait for.
+    fn take_late_plans(&mut self) {
+        for sequence in self.scheduler.sequences() {
+            sequence.take_plan();
+        }
     }
 
     fn cancel_abandoned(&mut self) {
@@ -77,7 +93,8 @@ impl Engine {
     }
 
     /// Runs the forward pass here and, meanwhile, the token processors of all
-    /// rows that will be sampled on the workers.
+    /// rows that will be sampled on the workers, or on threads of their own if
+    /// they may be late.
     fn compute(&mut self) -> Result<(), ModelError> {
         let (model, rows) = (&mut self.model, &self.rows);
         let sequences = self.scheduler.sequences();
@@ -86,28 +103,39 @@ impl Engine {
         let started = forward_ended;
         self.workers.in_place_scope(|scope| {
             for sequence in sequences.iter_mut().filter(|s| s.samples()) {
-                scope.spawn(|_| guarded(sequence, Sequence::plan));
+                if sequence.may_be_late() {
+                    sequence.start_plan();
+                } else {
+                    scope.spawn(|_| guarded(sequence, Sequence::plan));
+                }
             }
             computed = model.forward(rows);
             forward_ended = Instant::now();
         });
+        for sequence in sequences.iter_mut().filter(|s| s.samples()) {
+            sequence.take_plan();
+        }
         self.counters
             .forward(forward_ended - started, forward_ended.elapsed());
         computed
     }
 
-    /// Hands every sequence its logits rows, from which chains choose.
+    /// Hands every sequence its logits rows, from which chains choose; those
+    /// whose late plan has come have kept theirs.
     fn choose(&mut self) {
         let started = Instant::now();
         let width = self.model.vocabulary_size();
         let tokenizer_size = self.tokenizer_size;
-        let mut logits = self.model.logits();
+        let mut logits = match self.rows[..] {
+            [] => &mut [],
+            _ => self.model.logits(),
+        };
         let mut readers = Vec::new();
         for sequence in self.scheduler.sequences() {
             let n_own = sequence.n_rows() * width;
             let (rows, others) = std::mem::take(&mut logits).split_at_mut(n_own);
             logits = others;
-            if !rows.is_empty() && sequence.reads_rows() {
+            if !rows.is_empty() && sequence.reads_rows() || sequence.has_caught_up() {
                 readers.push((sequence, rows));
             }
         }

@@ -1,6 +1,8 @@
 //! The engine's promises on a scripted model.
 #![allow(clippy::unwrap_used)]
 
+mod late;
+
 use super::{fake::*, *};
 use proptest::prelude::*;
 use std::{

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
@@ -235,6 +236,15 @@ pub(super) struct Answers {
     choices: Vec<Choice>,
     /// Which choice is asked first, so that none starves.
     first: usize,
+    deadline: RequestDeadline,
+}
+
+/// When a request has to be answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RequestDeadline {
+    pub(super) end: Instant,
+    /// The limit it came from.
+    pub(super) limit: Duration,
 }
 
 impl Answers {
@@ -242,6 +252,7 @@ impl Answers {
     pub(super) fn submit(
         engine: &Handle,
         sequences: Vec<(Submission, Choice)>,
+        deadline: RequestDeadline,
     ) -> Result<Self, ApiError> {
         let mut choices = Vec::with_capacity(sequences.len());
         for (submission, choice) in sequences {
@@ -252,7 +263,11 @@ impl Answers {
             })?;
             choices.push(choice);
         }
-        Ok(Self { choices, first: 0 })
+        Ok(Self {
+            choices,
+            first: 0,
+            deadline,
+        })
     }
 
     /// How many there are, ended ones included.
@@ -263,7 +278,8 @@ impl Answers {
     /// Waits for news of any choice and says which. None when all have ended.
     ///
     /// # Errors
-    /// The first choice that fails; the request fails with it.
+    /// The first choice that fails; the request fails with it, as it does at
+    /// its deadline.
     pub(super) async fn next(&mut self) -> Result<Option<(usize, Update)>, ApiError> {
         let echoes = self.choices.iter_mut().map(Choice::take_echo);
         if let Some((index, echo)) = echoes.enumerate().find_map(|(i, echo)| Some((i, echo?))) {
@@ -287,7 +303,13 @@ impl Answers {
                 Poll::Ready(None)
             }
         });
-        let Some((index, event)) = ready.await else {
+        let RequestDeadline { end, limit } = self.deadline;
+        let ready = tokio::time::timeout_at(end.into(), ready).await;
+        let ready = ready.map_err(|_| {
+            let message = format!("the request took longer than {limit:?}, the limit");
+            ApiError::new(Code::RequestTimeout, message)
+        })?;
+        let Some((index, event)) = ready else {
             return Ok(None);
         };
         self.first = (index + 1) % count;

@@ -64,10 +64,12 @@ codes! {
     BodyTooLarge "body_too_large" 413 "invalid_request_error" "The body exceeds the limit for this route.";
     PluginError "plugin_error" 422 "plugin_error" "A stage of the request's chain failed while it ran; the message names stage and cause.";
     EngineError "engine_error" 500 "server_error" "The model failed, and with it the request.";
+    RateLimited "rate_limited" 429 "rate_limit_error" "The caller uploads too often; try again after the seconds in `retry-after`.";
     InternalError "internal_error" 500 "server_error" "A defect of the server.";
     Cancelled "cancelled" 503 "server_error" "The sequence was cancelled because its reader fell too far behind, or the engine ended.";
     Overloaded "overloaded" 503 "server_error" "Too many requests wait already; try again after the seconds in `retry-after`.";
     PluginDisabled "plugin_disabled" 503 "server_error" "A plugin of the request's chain failed too often and is off until it is enabled again.";
+    RequestTimeout "request_timeout" 504 "server_error" "The request took longer than the server lets one run.";
     Stopped "stopped" 503 "server_error" "The server is shutting down, or its engine has stopped.";
 }
 
@@ -81,6 +83,8 @@ pub struct ApiError {
     pub message: String,
     /// The field at fault, as the client wrote it.
     pub param: Option<String>,
+    /// Seconds after which it may be gone.
+    pub retry_after: Option<u32>,
 }
 
 impl ApiError {
@@ -90,15 +94,23 @@ impl ApiError {
             code,
             message: message.into(),
             param: None,
+            retry_after: (code == Code::Overloaded).then_some(1),
+        }
+    }
+
+    /// The same, with the seconds after which it may be gone.
+    pub fn after(self, seconds: u32) -> Self {
+        Self {
+            retry_after: Some(seconds),
+            ..self
         }
     }
 
     /// An error of the field `param`.
     pub fn of(code: Code, param: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
-            code,
-            message: message.into(),
             param: Some(param.into()),
+            ..Self::new(code, message)
         }
     }
 
@@ -124,8 +136,8 @@ impl IntoResponse for ApiError {
         let status =
             StatusCode::from_u16(self.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, Json(self.body())).into_response();
-        if self.code == Code::Overloaded {
-            let seconds = HeaderValue::from_static("1");
+        if let Some(seconds) = self.retry_after {
+            let seconds = HeaderValue::from(seconds);
             response.headers_mut().insert(header::RETRY_AFTER, seconds);
         }
         response

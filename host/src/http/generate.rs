@@ -34,6 +34,7 @@ async fn generate(
     request: Request,
 ) -> Result<Response, ApiError> {
     let body = read_body(request, service.limits.request_bytes).await?;
+    let deadline = service.limits.deadline();
     let prepared = {
         let service = service.clone();
         blocking(move || prepare(&service, endpoint, &body)).await?
@@ -47,7 +48,7 @@ async fn generate(
         ignored,
     } = prepared;
     let reply = Reply::new(endpoint, &service.model, logprobs);
-    let answers = Answers::submit(&service.engine, sequences)?;
+    let answers = Answers::submit(&service.engine, sequences, deadline)?;
     let mut response = match stream {
         Some(options) => sse::respond(answers, reply, options, prompt_tokens),
         None => respond(answers, &reply, prompt_tokens).await?,

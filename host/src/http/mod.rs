@@ -24,6 +24,7 @@ mod generate;
 mod logprobs;
 mod models;
 mod plugins;
+mod rate;
 mod request;
 mod served_model;
 mod sse;
@@ -32,7 +33,7 @@ mod wire;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use axum::Router;
 use axum::body::Bytes;
@@ -46,9 +47,11 @@ use uuid::Uuid;
 
 use crate::engine::Handle;
 use crate::plugin::{Registry, Runtime};
+use choice::RequestDeadline;
 use errors::{ApiError, Code};
 
 pub use access::{Access, Caller, Scope, TokensError};
+pub use rate::UploadRate;
 pub use served_model::ServedModel;
 
 /// The longest a body may take to arrive; a client that stalls longer is told
@@ -63,9 +66,10 @@ pub struct Service {
     pub registry: Arc<Registry>,
     pub limits: RequestLimits,
     pub access: Access,
+    pub upload_rate: UploadRate,
 }
 
-/// The most that one request may ask for.
+/// The most that one request, or one caller, may ask for.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestLimits {
     /// Longest body of a generation request, in bytes.
@@ -76,6 +80,22 @@ pub struct RequestLimits {
     /// More than the engine's queue holds would be refused as overload for
     /// ever.
     pub choices: usize,
+    /// How long a request may take, waiting included, from its last byte on.
+    /// Default 10 minutes: `OpenAI`'s clients wait no longer.
+    pub time: Duration,
+    /// Most uploads of one caller in a minute; 0: no limit. Default 60: each
+    /// takes the compiler's time.
+    pub uploads_per_minute: u32,
+}
+
+impl RequestLimits {
+    /// When a request that has arrived now must be answered.
+    fn deadline(&self) -> RequestDeadline {
+        RequestDeadline {
+            end: Instant::now() + self.time,
+            limit: self.time,
+        }
+    }
 }
 
 impl Default for RequestLimits {
@@ -84,6 +104,8 @@ impl Default for RequestLimits {
             request_bytes: 8 << 20,
             plugin_bytes: 64 << 20,
             choices: 128,
+            time: Duration::from_mins(10),
+            uploads_per_minute: 60,
         }
     }
 }

@@ -21,9 +21,10 @@ static UPLOADS: Semaphore = Semaphore::const_new(4);
 /// there already.
 pub(super) async fn upload(
     State(service): State<Arc<Service>>,
-    Extension(Caller(by)): Extension<Caller>,
+    Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Result<(StatusCode, Json<Value>), ApiError> {
+    service.upload_rate.check(&caller)?;
     // The others wait with their bodies unread, so they cost a connection each.
     let permit = UPLOADS
         .acquire()
@@ -34,7 +35,7 @@ pub(super) async fn upload(
         let _permit = permit;
         service
             .registry
-            .upload_by(&bytes, by.as_deref())
+            .upload_by(&bytes, caller.0.as_deref())
             .map_err(|error| upload_error(&error))
     })
     .await?;

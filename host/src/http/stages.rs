@@ -169,9 +169,8 @@ impl RequestChain {
             let origin = error.index().and_then(|index| self.origins.get(index));
             let param = origin.map(Origin::name);
             ApiError {
-                code: Code::InvalidChain,
-                message: error.to_string(),
                 param,
+                ..ApiError::new(Code::InvalidChain, error.to_string())
             }
         })?;
         for (stage, origin) in self.stages.iter().zip(&self.origins) {
@@ -245,9 +244,8 @@ impl RequestChain {
         });
         let message = format!("stage `{stage}`: {message}");
         ApiError {
-            code: Code::InvalidValue,
-            message,
             param,
+            ..ApiError::new(Code::InvalidValue, message)
         }
     }
 
@@ -400,8 +398,10 @@ fn read_entry(name: &str, entry: &Value, registry: &Registry) -> Result<StageRef
             ("params", other) => return Err(ApiError::invalid(&path, other, "an object")),
             ("on_fault", value) if value == "fail" => {}
             ("on_fault", value) if value == "skip" => on_fault = OnFault::Skip,
+            ("on_fault", value) if value == "wait" => on_fault = OnFault::Wait,
             ("on_fault", value) => {
-                return Err(ApiError::invalid(&path, value, "\"fail\" or \"skip\""));
+                let expected = "\"fail\", \"skip\" or \"wait\"";
+                return Err(ApiError::invalid(&path, value, expected));
             }
             _ => {
                 let message =
@@ -420,10 +420,15 @@ fn read_entry(name: &str, entry: &Value, registry: &Registry) -> Result<StageRef
         );
         ApiError::of(Code::PluginNotFound, &path, message)
     })?;
-    if on_fault == OnFault::Skip && plugin.kind != Kind::TokenProcessor {
+    let reason = match on_fault {
+        OnFault::Fail => None,
+        OnFault::Skip => Some("\"skip\", but only a token processor can be opened anew"),
+        OnFault::Wait => Some("\"wait\", but only a token processor can be waited for"),
+    };
+    if let Some(reason) = reason.filter(|_| plugin.kind != Kind::TokenProcessor) {
         let path = format!("{name}.on_fault");
         let message = format!(
-            "`{path}` is \"skip\", but `{}` is a {}: only a token processor can be opened anew",
+            "`{path}` is {reason}; `{}` is a {}",
             plugin.name, plugin.kind
         );
         return Err(ApiError::of(Code::InvalidValue, path, message));

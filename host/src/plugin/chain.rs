@@ -90,7 +90,14 @@ impl Stage {
     }
 
     fn plan(&mut self, deadline: Deadline) -> Result<Option<Decision>, Fault> {
+        let asked = Instant::now();
         self.call(|instance, stage| {
+            // Choices share the instance; those that may be late do not pay
+            // for each other.
+            let deadline = match stage.source.on_fault {
+                OnFault::Wait => deadline.later_by(asked.elapsed()),
+                OnFault::Fail | OnFault::Skip => deadline,
+            };
             instance.plan(stage.sequence, &stage.pending, deadline, &mut stage.edits)
         })
     }
@@ -225,6 +232,10 @@ fn lock<'a>(instance: &'a Mutex<Instance>, stage: &str) -> Result<MutexGuard<'a,
 pub(super) struct ChainLimits {
     /// For all plans of a position together, and again for the rest of it.
     pub(super) call: Duration,
+    /// For all plans of a position that may be late together.
+    pub(super) late: Duration,
+    /// For all that the stages do in the sequence.
+    pub(super) total: Duration,
     pub(super) breaker: Breaker,
 }
 
@@ -235,6 +246,10 @@ pub struct OpenChain {
     pub(super) processors: Vec<Stage>,
     pub(super) sampler: Stage,
     pub(super) limits: ChainLimits,
+    /// How long the batch waits for a plan, if one may be late.
+    pub(super) patience: Option<Duration>,
+    /// Time that its stages have taken until now.
+    pub(super) spent: Duration,
     /// All tokens accepted so far, where a stage may have to be told again.
     pub(super) tokens: Option<Vec<TokenId>>,
     pub(super) seed: i64,
@@ -297,8 +312,58 @@ impl OpenChain {
         }
     }
 
-    /// Asks one token processor about the position. `effects` says of faults
-    /// that were skipped.
+    /// A stage that has used up what all of them may take in a sequence is
+    /// not called again. The one that took most of it is at fault.
+    fn check_total(&self) -> Result<(), Fault> {
+        if self.spent <= self.limits.total {
+            return Ok(());
+        }
+        let (index, stage) = self.report.slowest();
+        let message = format!(
+            "the stages have taken {:?} in this sequence, most of it this one; the limit is {:?}",
+            self.spent, self.limits.total
+        );
+        let fault = fault(&stage, kind::TOTAL_TIME, message);
+        self.report
+            .failed(index, &fault, self.limits.breaker, false);
+        Err(fault)
+    }
+
+    /// Asks the token processors in their order, until one decides the
+    /// position. `effects` says of faults that were skipped.
+    fn plan_stages(&mut self, effects: &mut Vec<Effect>) -> Result<Option<Decision>, Fault> {
+        let mut deadline = Deadline::after(self.limits.call);
+        let mut late = Deadline::after(self.limits.late);
+        for index in 0..self.processors.len() {
+            let stage = &self.processors[index];
+            if stage.kind() != Kind::TokenProcessor {
+                break;
+            }
+            // Each of the two deadlines stands still while the other runs.
+            let (own, other) = match stage.source.on_fault {
+                OnFault::Wait => (late, &mut deadline),
+                OnFault::Fail | OnFault::Skip => (deadline, &mut late),
+            };
+            let started = Instant::now();
+            let decision = self.plan_stage(index, own, effects)?;
+            *other = other.later_by(started.elapsed());
+            let Some(decision) = decision else { continue };
+            if self.report.explains() {
+                let did = match &decision {
+                    Decision::Force(tokens) => Did::Forced {
+                        tokens: tokens.clone(),
+                    },
+                    Decision::Stop => Did::Stopped,
+                };
+                effects.push(self.processors[index].effect(did));
+                self.explain(std::mem::take(effects));
+            }
+            return Ok(Some(decision));
+        }
+        Ok(None)
+    }
+
+    /// Asks one token processor about the position.
     fn plan_stage(
         &mut self,
         index: usize,
@@ -312,7 +377,11 @@ impl OpenChain {
             _ => Ok(()),
         };
         let planned = reopened.and_then(|()| stage.plan(deadline));
-        self.report.called(index, started.elapsed());
+        let time = started.elapsed();
+        self.report.called(index, time);
+        if self.patience.is_some_and(|patience| time > patience) {
+            self.report.late(index);
+        }
         planned.or_else(|fault| {
             let skips = stage.skips();
             self.report
@@ -383,35 +452,34 @@ impl Chain for OpenChain {
             stage.edits.clear();
             stage.log.clear();
         }
-        self.skipped.clear();
-        let deadline = Deadline::after(self.limits.call);
+        self.check_total()?;
+        let started = Instant::now();
         let mut effects = Vec::new();
-        for index in 0..self.processors.len() {
-            if self.processors[index].kind() != Kind::TokenProcessor {
-                break;
-            }
-            let decision = self.plan_stage(index, deadline, &mut effects)?;
-            let Some(decision) = decision else { continue };
-            if self.report.explains() {
-                let did = match &decision {
-                    Decision::Force(tokens) => Did::Forced {
-                        tokens: tokens.clone(),
-                    },
-                    Decision::Stop => Did::Stopped,
-                };
-                effects.push(self.processors[index].effect(did));
-                self.explain(effects);
-            }
-            return Ok(match decision {
-                Decision::Force(tokens) => Plan::Force(tokens),
-                Decision::Stop => Plan::Stop,
-            });
-        }
+        let decision = self.plan_stages(&mut effects);
+        self.spent += started.elapsed();
         self.skipped = effects;
-        Ok(Plan::Sample)
+        Ok(match decision? {
+            None => Plan::Sample,
+            Some(Decision::Force(tokens)) => Plan::Force(tokens),
+            Some(Decision::Stop) => Plan::Stop,
+        })
     }
 
     fn finish(&mut self, row: &mut [f32]) -> Result<TokenId, Fault> {
+        let started = Instant::now();
+        let token = self.choose(row);
+        self.spent += started.elapsed();
+        token
+    }
+
+    fn patience(&self) -> Option<Duration> {
+        self.patience
+    }
+}
+
+impl OpenChain {
+    /// Runs the stages that need the row.
+    fn choose(&mut self, row: &mut [f32]) -> Result<TokenId, Fault> {
         self.check_row(row)?;
         let mut deadline = Deadline::after(self.limits.call);
         let explains = self.report.explains();

@@ -23,6 +23,8 @@ pub(super) mod kind {
     pub(crate) const OPEN: &str = "open";
     /// The stages before it left no time.
     pub(crate) const LATE: &str = "late";
+    /// The stages have taken too long in the sequence as a whole.
+    pub(crate) const TOTAL_TIME: &str = "total_time";
     /// The instance had ended by an earlier fault, of another choice perhaps.
     pub(crate) const ENDED: &str = "ended";
     /// Others have taken the room that it needed.

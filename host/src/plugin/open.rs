@@ -50,6 +50,10 @@ pub enum OnFault {
     /// at the next; the fourth fault ends the sequence. Token processors only:
     /// their state follows from the tokens.
     Skip,
+    /// It ends, but a plan may take far longer: the batch goes on without the
+    /// sequence, which waits. Token processors only: the others run when the
+    /// row is there.
+    Wait,
 }
 
 /// What every stage is told of a sequence when it opens.
@@ -226,6 +230,7 @@ impl Runtime {
             Report::new(names.iter().cloned().zip(plugins), choices.explain)
         };
         let keeps_tokens = stages.iter().any(|stage| stage.on_fault == OnFault::Skip);
+        let may_be_late = stages.iter().any(|stage| stage.on_fault == OnFault::Wait);
         let n_words = (vocabulary.info().vocabulary_size as usize).div_ceil(32);
         Ok((0..)
             .zip(chains)
@@ -237,8 +242,12 @@ impl Runtime {
                     sampler,
                     limits: ChainLimits {
                         call: self.limits().call,
+                        late: self.limits().late,
+                        total: self.limits().total,
                         breaker: self.limits().breaker,
                     },
+                    patience: may_be_late.then_some(self.limits().patience),
+                    spent: Duration::ZERO,
                     tokens: keeps_tokens.then(Vec::new),
                     seed: choices.seed,
                     choice,

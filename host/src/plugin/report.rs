@@ -30,6 +30,7 @@ struct Counted {
     calls: AtomicU64,
     edits: AtomicU64,
     skipped: AtomicU64,
+    late: AtomicU64,
     nanoseconds: AtomicU64,
 }
 
@@ -49,6 +50,10 @@ pub struct StageReport {
     /// Positions at which it failed and was left out, as the request allowed.
     #[serde(skip_serializing_if = "is_zero")]
     pub skipped: u64,
+    /// Positions at which its plan outlasted the patience of the batch, as the
+    /// request allowed.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub late: u64,
     /// Time in its calls and in applying its edits.
     pub microseconds: u64,
 }
@@ -131,6 +136,7 @@ impl Report {
             calls: AtomicU64::new(0),
             edits: AtomicU64::new(0),
             skipped: AtomicU64::new(0),
+            late: AtomicU64::new(0),
             nanoseconds: AtomicU64::new(0),
         };
         Self {
@@ -149,6 +155,7 @@ impl Report {
             calls: counted.calls.load(Relaxed),
             edits: counted.edits.load(Relaxed),
             skipped: counted.skipped.load(Relaxed),
+            late: counted.late.load(Relaxed),
             microseconds: counted.nanoseconds.load(Relaxed) / 1_000,
         };
         self.stages.iter().map(read).collect()
@@ -179,6 +186,21 @@ impl Report {
             stage.edits.fetch_add(edits as u64, Relaxed);
             stage.nanoseconds.fetch_add(time.as_nanos() as u64, Relaxed);
         }
+    }
+
+    pub(super) fn late(&self, index: usize) {
+        if let Some(stage) = self.stages.get(index) {
+            stage.late.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// The stage that has taken most time, and its name.
+    pub(super) fn slowest(&self) -> (usize, String) {
+        let stages = self.stages.iter().enumerate();
+        let slowest = stages.max_by_key(|(_, stage)| stage.nanoseconds.load(Relaxed));
+        slowest.map_or_else(Default::default, |(index, counted)| {
+            (index, counted.stage.clone())
+        })
     }
 
     /// Counts a fault of the stage against its plugin.

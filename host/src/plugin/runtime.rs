@@ -64,6 +64,18 @@ pub struct Limits {
     /// `process` and `sample` calls. Default 50 ms: it counts wall time, and
     /// less hits innocents on a busy machine.
     pub call: Duration,
+    /// How long the batch waits for the plans of a request that lets them be
+    /// late (`on_fault: wait`). Default 10 ms, less than the shortest step:
+    /// its neighbours never wait, and it loses nothing while its plans are
+    /// faster than that.
+    pub patience: Duration,
+    /// Deadline of one position's `plan` calls that may be late. Default 5 s:
+    /// for work that no step could wait for, such as a search.
+    pub late: Duration,
+    /// What the stages of one sequence may take in all. Default 120 s: 4,096
+    /// tokens at 29 ms each. Stages that always stay just within their
+    /// deadline would slow a batch down without end.
+    pub total: Duration,
     /// Deadline of `open` and `describe`. Default 1 s.
     pub open: Duration,
     /// Deadline of `prepare`. Default 10 s: a token trie takes one.
@@ -88,6 +100,9 @@ impl Default for Limits {
             max_instances_of_one: 256,
             wait: Duration::from_secs(2),
             call: Duration::from_millis(50),
+            patience: Duration::from_millis(10),
+            late: Duration::from_secs(5),
+            total: Duration::from_mins(2),
             open: Duration::from_secs(1),
             prepare: Duration::from_secs(10),
             memory_bytes: 256 << 20,

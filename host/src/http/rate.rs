@@ -1,0 +1,74 @@
+//! How often one caller may upload.
+
+use std::num::NonZeroU32;
+
+use governor::clock::{Clock, DefaultClock};
+use governor::state::keyed::HashMapStateStore;
+use governor::{Quota, RateLimiter};
+
+use super::access::Caller;
+use super::errors::{ApiError, Code};
+
+/// Uploads of each caller, by the name of the token; those without one share a
+/// rate.
+pub struct UploadRate {
+    /// None: as often as they like.
+    limiter: Option<RateLimiter<Option<String>, HashMapStateStore<Option<String>>, DefaultClock>>,
+    per_minute: u32,
+}
+
+impl UploadRate {
+    /// At most so many uploads a minute, which may come at once; 0: no limit.
+    pub fn per_minute(per_minute: u32) -> Self {
+        let limiter =
+            NonZeroU32::new(per_minute).map(|n| RateLimiter::hashmap(Quota::per_minute(n)));
+        Self {
+            limiter,
+            per_minute,
+        }
+    }
+
+    /// Counts an upload, or says when to come again.
+    pub(super) fn check(&self, Caller(name): &Caller) -> Result<(), ApiError> {
+        let Some(limiter) = &self.limiter else {
+            return Ok(());
+        };
+        limiter.check_key(name).map_err(|later| {
+            let seconds = later.wait_time_from(DefaultClock::default().now());
+            let seconds = seconds.as_secs_f64().ceil() as u32;
+            let message = format!(
+                "more than {} uploads in a minute, the limit; try again in {seconds} s",
+                self.per_minute
+            );
+            ApiError::new(Code::RateLimited, message).after(seconds)
+        })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_caller_has_a_rate_of_its_own() {
+        let rate = UploadRate::per_minute(2);
+        let ann = Caller(Some("ann".into()));
+        for caller in [&ann, &Caller(None)] {
+            rate.check(caller).unwrap();
+            rate.check(caller).unwrap();
+            let error = rate.check(caller).unwrap_err();
+            assert_eq!(error.code, Code::RateLimited);
+            // Two a minute: the next comes within half of one.
+            assert!((1..=30).contains(&error.retry_after.unwrap()), "{error}");
+        }
+    }
+
+    #[test]
+    fn zero_is_no_limit() {
+        let rate = UploadRate::per_minute(0);
+        for _ in 0..1000 {
+            rate.check(&Caller(None)).unwrap();
+        }
+    }
+}
