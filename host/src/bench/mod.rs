@@ -4,6 +4,8 @@
 //! The arms run in turn, round after round, on one engine, so that a slow
 //! minute of the machine meets all of them.
 
+mod serve;
+
 use crate::{
     assemble::{AssembleError, assemble},
     config::ModelConfig,
@@ -43,6 +45,8 @@ pub struct BenchArgs {
     /// Print JSON instead of a table.
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub server: serve::ServeArgs,
 }
 
 /// Who chooses the tokens.
@@ -60,6 +64,18 @@ pub enum Arm {
 }
 
 impl Arm {
+    /// The fields of a request with this chain.
+    fn fields(self) -> Value {
+        match self {
+            Self::None | Self::Greedy => json!({"temperature": 0}),
+            Self::Default => json!({
+                "logit_bias": {"100": -1.5, "200": 0.5}, "repetition_penalty": 1.1,
+                "presence_penalty": 0.5, "frequency_penalty": 0.2, "temperature": 0.8,
+                "top_k": 40, "top_p": 0.95,
+            }),
+        }
+    }
+
     fn stages(self) -> Vec<(&'static str, Value)> {
         match self {
             Self::None => vec![],
@@ -100,6 +116,8 @@ struct Bench {
 /// Why a bench could not run.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
+    #[error("the server at {0}")]
+    Server(String),
     #[error("no plugin is named `{0}`")]
     NoPlugin(&'static str),
     #[error(transparent)]
@@ -136,12 +154,19 @@ struct Samples {
     chain: Duration,
 }
 
-/// Loads the model, measures and prints.
+/// Measures and prints: the loaded model, or a running server.
 ///
 /// # Errors
 /// When the model cannot be loaded, a chain not opened, or a sequence ends
-/// early.
+/// early; when the server cannot be reached or does not answer as it should.
 pub fn run(model: &ModelConfig, args: &BenchArgs) -> Result<(), BenchError> {
+    match &args.server.serve {
+        Some(url) => serve::run(url, args),
+        None => steps(model, args),
+    }
+}
+
+fn steps(model: &ModelConfig, args: &BenchArgs) -> Result<(), BenchError> {
     let largest = args.batch.iter().copied().max().unwrap_or(1);
     let per_row = args.prompt_tokens as usize * (1 + largest) + args.tokens as usize;
     let defaults = EngineConfig::default();
@@ -308,16 +333,18 @@ fn next(row: &mut Receiver<Event>) -> Result<(), BenchError> {
     }
 }
 
+/// The time, in milliseconds, that this share of the sorted ones is within.
+fn quantile(sorted: &[Duration], share: f64) -> f64 {
+    let last = sorted.len().saturating_sub(1);
+    let index = (share * last as f64).round() as usize;
+    sorted
+        .get(index)
+        .map_or(f64::NAN, |time| time.as_secs_f64() * 1e3)
+}
+
 fn figures(((batch, chain), mut samples): ((usize, Arm), Samples)) -> Figures {
     samples.steps.sort_unstable();
-    let at = |share: f64| {
-        let last = samples.steps.len().saturating_sub(1);
-        let index = (share * last as f64).round() as usize;
-        samples
-            .steps
-            .get(index)
-            .map_or(f64::NAN, |step| step.as_secs_f64() * 1e3)
-    };
+    let at = |share: f64| quantile(&samples.steps, share);
     let median = at(0.5);
     Figures {
         batch,
