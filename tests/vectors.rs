@@ -372,8 +372,12 @@ fn run_constant(
         })
         .unwrap();
     let mut tokens = Vec::new();
-    while let Some(Event::Tokens(more)) = receiver.blocking_recv() {
-        tokens.extend(more);
+    while let Some(event) = receiver.blocking_recv() {
+        match event {
+            Event::Tokens(more) => tokens.extend(more),
+            Event::Cached(_) => {}
+            _ => break,
+        }
     }
     Ok(tokens)
 }

@@ -130,6 +130,13 @@ pub struct ServeConfig {
     #[arg(long, env = "SLUICE_KV_TOKENS", default_value_t = 131_072, value_parser = value_parser!(u32).range(2..))]
     pub kv_tokens: u32,
 
+    /// Memory for what is kept of finished requests, in MiB, so that a prompt
+    /// that begins alike need not be computed again; 0: nothing is kept. Who
+    /// can measure time to the first token can learn from it how others'
+    /// prompts begin
+    #[arg(long, env = "SLUICE_PREFIX_CACHE_MIB", default_value_t = 1024)]
+    pub prefix_cache_mib: u32,
+
     /// Largest body of a generation request, in bytes
     #[arg(long, env = "SLUICE_MAX_BODY_BYTES", default_value_t = 8 << 20, value_parser = at_least_one())]
     pub max_body_bytes: u32,
@@ -213,6 +220,7 @@ impl ServeConfig {
             prefill_chunk: self.prefill_chunk as usize,
             max_waiting: self.max_waiting as usize,
             kv_tokens: self.kv_tokens as usize,
+            prefix_bytes: (self.prefix_cache_mib as usize) << 20,
         }
     }
 
@@ -295,6 +303,7 @@ mod tests {
         assert_eq!(config.engine().prefill_chunk, engine.prefill_chunk);
         assert_eq!(config.engine().max_waiting, engine.max_waiting);
         assert_eq!(config.engine().kv_tokens, engine.kv_tokens);
+        assert_eq!(config.engine().prefix_bytes, engine.prefix_bytes);
         let limits = plugin::Limits::default();
         assert_eq!(config.plugins().max_instances, limits.max_instances);
         assert_eq!(

@@ -33,14 +33,14 @@ async fn a_chat_is_answered_as_openai_does() {
     let answer = Server::shared().post(CHAT, &chat("ab")).await;
     assert_eq!(answer.status, StatusCode::OK);
     assert!(answer.header("x-request-id").unwrap().starts_with("req-"));
-    insta::assert_snapshot!(answer.redacted(), @r#"{"id":"chatcmpl-…","object":"chat.completion","created":0,"model":"scripted","choices":[{"index":0,"message":{"role":"assistant","content":"ab","refusal":null},"logprobs":null,"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}"#);
+    insta::assert_snapshot!(answer.redacted(), @r#"{"id":"chatcmpl-…","object":"chat.completion","created":0,"model":"scripted","choices":[{"index":0,"message":{"role":"assistant","content":"ab","refusal":null},"logprobs":null,"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5,"prompt_tokens_details":{"cached_tokens":0}}}"#);
 }
 
 #[tokio::test]
 async fn a_completion_is_answered_as_openai_does() {
     let body = json!({"prompt": "abcd\n", "temperature": 0, "max_tokens": 3});
     let answer = Server::shared().post(COMPLETIONS, &body).await;
-    insta::assert_snapshot!(answer.redacted(), @r#"{"id":"cmpl-…","object":"text_completion","created":0,"model":"scripted","choices":[{"text":"abc","index":0,"logprobs":null,"finish_reason":"length"}],"usage":{"prompt_tokens":5,"completion_tokens":3,"total_tokens":8}}"#);
+    insta::assert_snapshot!(answer.redacted(), @r#"{"id":"cmpl-…","object":"text_completion","created":0,"model":"scripted","choices":[{"text":"abc","index":0,"logprobs":null,"finish_reason":"length"}],"usage":{"prompt_tokens":5,"completion_tokens":3,"total_tokens":8,"prompt_tokens_details":{"cached_tokens":0}}}"#);
 }
 
 #[tokio::test]
@@ -72,7 +72,7 @@ async fn usage_comes_in_a_chunk_of_its_own() {
 
     data: {"id":"cmpl-…","object":"text_completion","created":0,"model":"scripted","choices":[{"text":"","index":0,"logprobs":null,"finish_reason":"stop"}],"usage":null}
 
-    data: {"id":"cmpl-…","object":"text_completion","created":0,"model":"scripted","choices":[],"usage":{"prompt_tokens":2,"completion_tokens":1,"total_tokens":3}}
+    data: {"id":"cmpl-…","object":"text_completion","created":0,"model":"scripted","choices":[],"usage":{"prompt_tokens":2,"completion_tokens":1,"total_tokens":3,"prompt_tokens_details":{"cached_tokens":0}}}
 
     data: [DONE]
     "#);
@@ -319,8 +319,25 @@ async fn choices_are_numbered_and_counted_together() {
     assert_eq!(choices, [(0, "ab"), (1, "ab"), (2, "ab")]);
     assert_eq!(
         answer["usage"],
-        json!({"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9})
+        json!({"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9,
+                "prompt_tokens_details": {"cached_tokens": 0}})
     );
+
+    // A prompt that is in the cache counts once, whoever shares it.
+    let body = |stream: bool| {
+        json!({
+            "prompt": "d".repeat(24), "n": 2, "max_tokens": 2, "stream": stream,
+            "stream_options": stream.then(|| json!({"include_usage": true})),
+        })
+    };
+    for cached in [0, 23] {
+        let usage = server.complete(body(false)).await["usage"].take();
+        assert_eq!(usage["prompt_tokens"], 24);
+        assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], cached);
+    }
+    let answer = server.post(COMPLETIONS, &body(true)).await;
+    let last: Value = serde_json::from_str(answer.events().iter().nth_back(1).unwrap()).unwrap();
+    assert_eq!(last["usage"]["prompt_tokens_details"]["cached_tokens"], 23);
 
     // Each has a stage state of its own, and chance of its own.
     let answer = server
@@ -375,7 +392,8 @@ async fn several_prompts_are_several_choices() {
         assert_eq!(texts, ["ab", "ab", "c", "c"]);
         assert_eq!(
             answer["usage"],
-            json!({"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11})
+            json!({"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11,
+                "prompt_tokens_details": {"cached_tokens": 0}})
         );
     }
     // A prompt's chance does not depend on the prompts beside it.

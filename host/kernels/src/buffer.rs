@@ -47,6 +47,14 @@ impl Buffer {
         self.len
     }
 
+    /// Takes over the content of another of the same length, which nobody
+    /// writes to meanwhile.
+    pub(crate) fn copy_from(&mut self, other: &Self) {
+        assert_eq!(self.len, other.len, "buffers of one length");
+        // SAFETY: both are that long, and each is memory of its own.
+        unsafe { self.start.copy_from_nonoverlapping(other.start, self.len) };
+    }
+
     /// Whoever writes through it sees to it that nobody else uses the same
     /// elements meanwhile.
     pub(crate) fn as_mut_ptr(&self) -> *mut f32 {

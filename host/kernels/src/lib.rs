@@ -38,7 +38,7 @@ pub mod attention;
 mod buffer;
 mod matmul;
 pub mod ops;
-mod pool;
+pub mod pool;
 mod quantised;
 pub mod row;
 #[cfg(target_os = "linux")]

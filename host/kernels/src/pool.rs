@@ -18,6 +18,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// Stack of a helper: whoever shares work may need as much as for guest code.
+const STACK_BYTES: usize = 8 << 20;
 /// How long an idle helper spins before it sleeps.
 const SPIN: Duration = Duration::from_micros(200);
 /// How often the caller looks for a helper's end before it yields its core.
@@ -94,6 +96,14 @@ impl Helper {
     }
 }
 
+/// Calls `work` once with each of `0..n_pieces`, on the calling thread and on
+/// those of the kernels, which stand by after a forward pass; returns when all
+/// is done. A panic of `work` reaches the caller.
+pub fn for_each(n_pieces: usize, work: impl Fn(usize) + Sync) {
+    let pool = Pool::shared();
+    pool.for_each(n_pieces, pool.n_threads(), work);
+}
+
 /// The threads. Their number is fixed; they end with the process.
 pub(crate) struct Pool {
     /// Held by the thread whose work the helpers do.
@@ -118,6 +128,7 @@ impl Pool {
             }));
             let spawned = thread::Builder::new()
                 .name("sluice-kernel".to_owned())
+                .stack_size(STACK_BYTES)
                 .spawn(move || helper.serve());
             spawned.ok().map(|thread| (helper, thread.thread().clone()))
         });

@@ -172,6 +172,8 @@ fn steps(model: &ModelConfig, args: &BenchArgs) -> Result<(), BenchError> {
     let defaults = EngineConfig::default();
     let engine = EngineConfig {
         max_batch: largest,
+        // A prompt of an earlier round is computed again.
+        prefix_bytes: 0,
         kv_tokens: defaults.kv_tokens.max(largest * (2 * per_row + 8)),
         ..defaults
     };

@@ -56,6 +56,15 @@ impl<F: FnMut(&[TokenId]) -> Vec<f32>> Model for ScriptedModel<F> {
         &mut self.logits
     }
 
+    fn bytes_per_position(&self) -> usize {
+        1
+    }
+
+    fn share(&mut self, from: u32, slot: u32, n_positions: u32) {
+        let shared = self.contexts[&from][..n_positions as usize].to_vec();
+        self.contexts.insert(slot, shared);
+    }
+
     fn release(&mut self, slot: u32) {
         self.contexts.remove(&slot);
     }

@@ -15,6 +15,7 @@ mod handle;
 mod logprobs;
 mod model;
 mod planner;
+mod prefixes;
 mod scheduler;
 mod sequence;
 mod step;
@@ -43,6 +44,10 @@ pub struct EngineConfig {
     /// Most tokens, prompt and completion, that the sequences of the batch may
     /// come to hold in the KV cache together.
     pub kv_tokens: usize,
+    /// Most memory of the KV cache that what finished sequences have computed
+    /// may take, for prompts that begin alike; less while `kv_tokens` are
+    /// needed. 0: nothing is kept.
+    pub prefix_bytes: usize,
 }
 
 impl Default for EngineConfig {
@@ -52,6 +57,7 @@ impl Default for EngineConfig {
             prefill_chunk: 256,
             max_waiting: 256,
             kv_tokens: 131_072,
+            prefix_bytes: 1 << 30,
         }
     }
 }

@@ -23,8 +23,7 @@ pub struct Row {
     pub token: TokenId,
     /// Its index in the context, from 0.
     pub position: u32,
-    /// Which KV cache it belongs to. Slots are reused after
-    /// [`Model::release`].
+    /// Which KV cache it belongs to: any number, new ones begin empty.
     pub slot: u32,
     /// Whether the logits that follow this token are needed.
     pub wants_logits: bool,
@@ -53,6 +52,13 @@ pub trait Model {
     /// wanted them, in order, free to be changed in place. A model whose
     /// logits live on a device brings them to host memory here.
     fn logits(&mut self) -> &mut [f32];
+
+    /// Bytes that the keys and values of one position take.
+    fn bytes_per_position(&self) -> usize;
+
+    /// Lets `slot`, which holds nothing, begin with the first `n_positions`
+    /// that `from` holds. Both go on independently.
+    fn share(&mut self, from: u32, slot: u32, n_positions: u32);
 
     /// Forgets a slot's keys and values.
     fn release(&mut self, slot: u32);

@@ -1,24 +1,46 @@
 //! Who waits, who runs, and which rows the next step computes.
 
-use super::{EngineConfig, Row, sequence::Sequence};
+use super::{
+    EngineConfig, Model, Row,
+    prefixes::{MIN_SHARED, Prefixes, common},
+    sequence::Sequence,
+};
 use std::collections::VecDeque;
 
 pub(super) struct Scheduler {
-    prefill_chunk: usize,
+    config: EngineConfig,
     waiting: VecDeque<Sequence>,
     running: Vec<Sequence>,
-    free_slots: Vec<u32>,
+    prefixes: Prefixes,
+    /// Most tokens that stay in the cache for prompts to come.
+    most_kept: usize,
+    /// Each sequence has a slot of its own.
+    next_slot: u32,
+    /// Tokens of the cache that running sequences do not claim.
     free_tokens: usize,
 }
 
+/// How a sequence begins.
+enum Start {
+    /// With nothing, or with what it has computed.
+    Own,
+    /// With the first tokens of another slot.
+    Shared { slot: u32, n_tokens: usize },
+    /// Later: another sequence is computing the same tokens.
+    Later,
+}
+
 impl Scheduler {
-    pub(super) fn new(config: &EngineConfig) -> Self {
+    /// `bytes_per_token` is what a token takes in the model's cache.
+    pub(super) fn new(config: &EngineConfig, bytes_per_token: usize) -> Self {
         Self {
-            prefill_chunk: config.prefill_chunk.max(1),
             waiting: VecDeque::new(),
             running: Vec::with_capacity(config.max_batch),
-            free_slots: (0..config.max_batch as u32).rev().collect(),
+            prefixes: Prefixes::default(),
+            most_kept: config.prefix_bytes / bytes_per_token.max(1),
+            next_slot: 0,
             free_tokens: config.kv_tokens,
+            config: *config,
         }
     }
 
@@ -52,29 +74,43 @@ impl Scheduler {
         gone
     }
 
-    /// Lets waiting sequences in, first come first served, while a slot is
-    /// free and the most they can hold fits the cache.
-    pub(super) fn admit(&mut self) {
-        while let Some(mut next) = self.waiting.pop_front() {
-            let fits = next.capacity() <= self.free_tokens;
-            match self.free_slots.pop_if(|_| fits) {
-                Some(slot) => {
-                    self.free_tokens -= next.capacity();
-                    next.slot = slot;
-                    self.running.push(next);
-                }
-                None => return self.waiting.push_front(next),
-            }
+    /// Lets waiting sequences in, first come first served, while there is a
+    /// place and the most they can hold fits the cache. What is kept for
+    /// prompts to come makes way.
+    pub(super) fn admit(&mut self, model: &mut dyn Model) {
+        while self.running.len() < self.config.max_batch
+            && let Some(mut next) = self
+                .waiting
+                .pop_front_if(|next| next.capacity() <= self.free_tokens)
+        {
+            self.free_tokens -= next.capacity();
+            self.prefixes.shrink(self.free_tokens, model);
+            next.slot = self.next_slot;
+            self.next_slot = self.next_slot.wrapping_add(1);
+            self.running.push(next);
         }
     }
 
     /// Fills `rows` with the next step: every sequence that only lacks its
     /// newest token, and prompt tokens up to the chunk size, oldest sequence
-    /// first.
-    pub(super) fn schedule(&mut self, rows: &mut Vec<Row>) {
+    /// first. A prompt begins with what others have computed of it.
+    pub(super) fn schedule(&mut self, rows: &mut Vec<Row>, model: &mut dyn Model) {
         rows.clear();
-        let mut budget = self.prefill_chunk;
-        for sequence in &mut self.running {
+        let mut budget = self.config.prefill_chunk.max(1);
+        for index in 0..self.running.len() {
+            let start = self.start(index);
+            let sequence = &mut self.running[index];
+            match start {
+                Start::Own => {}
+                Start::Later => {
+                    sequence.schedule(0);
+                    continue;
+                }
+                Start::Shared { slot, n_tokens } => {
+                    model.share(slot, sequence.slot, n_tokens as u32);
+                    sequence.begin_with(n_tokens);
+                }
+            }
             let pending = sequence.pending().len();
             let count = if pending == 1 {
                 1
@@ -95,19 +131,52 @@ impl Scheduler {
         }
     }
 
-    /// Takes out the sequences that are finished; their slots and tokens are
-    /// free again.
-    pub(super) fn retire(&mut self) -> Vec<Sequence> {
-        let mut retired = Vec::new();
-        let mut i = 0;
-        while i < self.running.len() {
-            if self.running[i].finished.is_some() {
-                let sequence = self.running.remove(i);
-                self.free_slots.push(sequence.slot);
-                self.free_tokens += sequence.capacity();
-                retired.push(sequence);
+    /// Where the sequence at `index` finds most of its prompt. One that an
+    /// older sequence is still computing is worth waiting for: it would be
+    /// computed twice otherwise, and no sooner.
+    fn start(&mut self, index: usize) -> Start {
+        let (older, rest) = self.running.split_at(index);
+        let Some(wanted) = rest.first().and_then(Sequence::shareable) else {
+            return Start::Own;
+        };
+        let in_batch = older
+            .iter()
+            .map(|other| (other, common(other.context(), wanted)))
+            .reduce(|best, next| if next.1 > best.1 { next } else { best });
+        let kept = self.prefixes.longest(wanted);
+        match in_batch {
+            Some((other, n_tokens)) if n_tokens >= kept.max(MIN_SHARED) => {
+                if other.computed() < n_tokens {
+                    return Start::Later;
+                }
+                Start::Shared {
+                    slot: other.slot,
+                    n_tokens,
+                }
+            }
+            _ => match self.prefixes.find(wanted) {
+                Some((slot, n_tokens)) => Start::Shared { slot, n_tokens },
+                None => Start::Own,
+            },
+        }
+    }
+
+    /// Takes out the sequences that are finished. Their places are free again;
+    /// what they have computed is kept as far as it may be.
+    pub(super) fn retire(&mut self, model: &mut dyn Model) -> Vec<Sequence> {
+        let (retired, running) = std::mem::take(&mut self.running)
+            .into_iter()
+            .partition::<Vec<_>, _>(|sequence| sequence.finished.is_some());
+        self.running = running;
+        for sequence in &retired {
+            self.free_tokens += sequence.capacity();
+            let computed = &sequence.context()[..sequence.computed()];
+            if (MIN_SHARED..=self.most_kept).contains(&computed.len()) {
+                self.prefixes.keep(computed, sequence.slot, model);
+                self.prefixes
+                    .shrink(self.most_kept.min(self.free_tokens), model);
             } else {
-                i += 1;
+                model.release(sequence.slot);
             }
         }
         retired

@@ -47,8 +47,11 @@ pub struct Token {
 /// What happens to a sequence.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
+    /// So many tokens of the prompt did not have to be computed: the cache had
+    /// them. Comes before any other event, if there are some.
+    Cached(usize),
     /// Tokens of the prompt, in order, where their logprobs are wanted. All of
-    /// them come before any other event.
+    /// them come before those that are generated.
     Prompt(Vec<Token>),
     /// Tokens that joined the context, at least one; an end id never does.
     Tokens(Vec<Token>),
@@ -154,6 +157,27 @@ impl Sequence {
             Some(_) => self.context.len() - 1,
         };
         &self.context[self.computed.min(end)..end]
+    }
+
+    /// Prompt and generated tokens.
+    pub(super) fn context(&self) -> &[TokenId] {
+        &self.context
+    }
+
+    /// What it may begin with, if others have computed it: all of the prompt
+    /// but the last token, whose logits are needed. None once it has begun, or
+    /// where the logits of the whole prompt are wanted.
+    pub(super) fn shareable(&self) -> Option<&[TokenId]> {
+        let of_prompt = self.logprobs.is_some_and(|options| options.prompt);
+        let begins = self.computed == 0 && self.ending.is_none() && !of_prompt;
+        begins.then(|| &self.context[..self.prompt_len - 1])
+    }
+
+    /// The first `n_tokens` are in the cache already.
+    pub(super) fn begin_with(&mut self, n_tokens: usize) {
+        self.computed = n_tokens;
+        // A reader that is gone shows before the next step.
+        let _ = self.events.try_send(Event::Cached(n_tokens));
     }
 
     pub(super) fn computed(&self) -> usize {

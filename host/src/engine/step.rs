@@ -6,7 +6,7 @@ use super::{
 };
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::Instant,
 };
 
@@ -36,8 +36,8 @@ impl Engine {
             .stack_size(GUEST_STACK)
             .build()?;
         Ok(Self {
+            scheduler: Scheduler::new(config, model.bytes_per_position()),
             model,
-            scheduler: Scheduler::new(config),
             workers,
             counters,
             tokenizer_size: info.tokenizer_size as usize,
@@ -50,10 +50,10 @@ impl Engine {
         let started = Instant::now();
         self.cancel_abandoned();
         let waiting = self.scheduler.waiting();
-        self.scheduler.admit();
+        self.scheduler.admit(&mut *self.model);
         self.counters.dequeued(waiting - self.scheduler.waiting());
         self.counters.running(self.scheduler.running());
-        self.scheduler.schedule(&mut self.rows);
+        self.scheduler.schedule(&mut self.rows, &mut *self.model);
         self.take_late_plans();
         if !self.rows.is_empty() {
             self.compute()?;
@@ -136,20 +136,17 @@ impl Engine {
             let (rows, others) = std::mem::take(&mut logits).split_at_mut(n_own);
             logits = others;
             if !rows.is_empty() && sequence.reads_rows() || sequence.has_caught_up() {
-                readers.push((sequence, rows));
+                readers.push(Mutex::new((sequence, rows)));
             }
         }
-        let choose = |(sequence, rows): &mut (&mut Sequence, &mut [f32])| {
-            guarded(sequence, |s| s.read_rows(rows, width, tokenizer_size));
-        };
-        // One row is done before another thread has woken up.
-        if let [only] = &mut readers[..] {
-            choose(only);
-        } else if !readers.is_empty() {
-            use rayon::prelude::*;
-            self.workers
-                .install(|| readers.par_iter_mut().with_max_len(1).for_each(choose));
-        }
+        // The threads of the forward pass still stand by: it takes others
+        // longer to wake up than a row takes.
+        sluice_kernels::pool::for_each(readers.len(), |index| {
+            if let Ok(mut reader) = readers[index].lock() {
+                let (sequence, rows) = &mut *reader;
+                guarded(sequence, |s| s.read_rows(rows, width, tokenizer_size));
+            }
+        });
         self.counters.chosen(started.elapsed());
     }
 
@@ -162,8 +159,7 @@ impl Engine {
     }
 
     fn retire(&mut self) {
-        for sequence in self.scheduler.retire() {
-            self.model.release(sequence.slot);
+        for sequence in self.scheduler.retire(&mut *self.model) {
             self.close(sequence);
         }
     }

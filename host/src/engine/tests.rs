@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod late;
+mod prefix;
 
 use super::{fake::*, *};
 use proptest::prelude::*;
@@ -71,6 +72,7 @@ fn read(mut events: mpsc::Receiver<Event>) -> (Vec<TokenId>, FinishReason) {
         match events.blocking_recv().unwrap() {
             Event::Tokens(more) => tokens.extend(more.iter().map(|token| token.id)),
             Event::Finished(reason) => return (tokens, reason),
+            Event::Cached(_) => {}
             other => panic!("nobody asked for {other:?}"),
         }
     }
@@ -206,6 +208,10 @@ fn a_lost_model_ends_every_sequence_and_refuses_new_ones() {
         fn logits(&mut self) -> &mut [f32] {
             &mut []
         }
+        fn bytes_per_position(&self) -> usize {
+            1
+        }
+        fn share(&mut self, _: u32, _: u32, _: u32) {}
         fn release(&mut self, _: u32) {}
     }
     let (handle, thread) = spawn(EngineConfig::default(), info(256), || {
@@ -368,6 +374,7 @@ proptest! {
             prefill_chunk,
             max_waiting: 64,
             kv_tokens: 256,
+            ..EngineConfig::default()
         });
         let mut all = Vec::new();
         for (prompt, max_tokens, steps) in &requests {
@@ -431,6 +438,7 @@ fn read_all(mut events: mpsc::Receiver<Event>) -> (Vec<Token>, Option<Token>, Fi
     let (mut tokens, mut end) = (Vec::new(), None);
     loop {
         match events.blocking_recv().unwrap() {
+            Event::Cached(_) => {}
             Event::Prompt(more) | Event::Tokens(more) => tokens.extend(more),
             Event::End(token) => end = Some(token),
             Event::Finished(reason) => return (tokens, end, reason),

@@ -22,6 +22,9 @@ pub(super) struct Showing {
     /// Whether the end id has a logprobs entry too, as in completions.
     pub(super) end_entry: bool,
     pub(super) echo: Option<Echo>,
+    /// Whether it is the first choice of its prompt: the others have the
+    /// prompt from it.
+    pub(super) is_first: bool,
 }
 
 /// The prompt, shown before the completion.
@@ -48,6 +51,7 @@ pub(super) struct Choice {
     /// Entries that wait for the text they belong to.
     entries: Vec<Entry>,
     end_token: Option<Token>,
+    cached_tokens: usize,
 }
 
 /// What is new about a choice.
@@ -69,6 +73,8 @@ pub(super) struct Finish {
     pub(super) reason: &'static str,
     /// The stop string that was found.
     pub(super) stop_string: Option<String>,
+    /// Tokens of its prompt that the cache had from earlier requests.
+    pub(super) cached_tokens: usize,
     pub(super) completion_tokens: usize,
     /// The stages that ran, and what they did.
     pub(super) stages: Vec<StageReport>,
@@ -94,6 +100,7 @@ impl Choice {
             unshown: VecDeque::new(),
             entries: Vec::new(),
             end_token: None,
+            cached_tokens: 0,
         }
     }
 
@@ -113,6 +120,12 @@ impl Choice {
     /// Turns an event into text; `None` is a channel that closed without one.
     fn update(&mut self, event: Option<Event>) -> Result<Update, ApiError> {
         match event {
+            Some(Event::Cached(n_tokens)) => {
+                if self.showing.is_first {
+                    self.cached_tokens = n_tokens;
+                }
+                Ok(Update::default())
+            }
             Some(Event::Prompt(tokens)) => {
                 let vocabulary = self.showing.vocabulary.clone();
                 for token in tokens {
@@ -219,6 +232,7 @@ impl Choice {
             stop_string: stopped
                 .and_then(|index| self.showing.stop.get(index))
                 .map(str::to_owned),
+            cached_tokens: self.cached_tokens,
             completion_tokens: self.text.n_tokens(),
             stages: self.report.stages(),
         };

@@ -99,6 +99,7 @@ impl ApiError {
     }
 
     /// The same, with the seconds after which it may be gone.
+    #[must_use]
     pub fn after(self, seconds: u32) -> Self {
         Self {
             retry_after: Some(seconds),

@@ -65,21 +65,17 @@ async fn respond(
     prompt_tokens: usize,
 ) -> Result<Response, ApiError> {
     let mut choices: Vec<_> = (0..answers.len()).map(|_| Ended::default()).collect();
-    let mut completion_tokens = 0;
+    let mut usage = Usage::of_prompt(prompt_tokens);
     while let Some((index, update)) = answers.next().await? {
         let choice = &mut choices[index];
         choice.text.push_str(&update.text);
         choice.entries.extend(update.entries);
         choice.explained.extend(update.explained);
         if let Some(finish) = update.end {
-            completion_tokens += finish.completion_tokens;
+            usage.count(&finish);
             choice.finish = Some(finish);
         }
     }
-    let usage = Usage {
-        prompt_tokens,
-        completion_tokens,
-    };
     Ok(Json(reply.body(&choices, usage)).into_response())
 }
 

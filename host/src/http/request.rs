@@ -155,7 +155,7 @@ fn open(
         .runtime
         .open(&service.model.vocabulary, chain.stages(), &info, choices)
         .map_err(|error| chain.open_error(error))?;
-    let sequence = |chain: OpenChain| {
+    let sequence = |(index, chain): (usize, OpenChain)| {
         let (events, receiver) = mpsc::channel(EVENT_BUFFER);
         let showing = Showing {
             vocabulary: vocabulary.clone(),
@@ -164,6 +164,7 @@ fn open(
             logprobs: terms.logprobs.is_some(),
             end_entry: terms.endpoint == Endpoint::Completions,
             echo: echo.clone(),
+            is_first: index == 0,
         };
         let choice = Choice::new(receiver, chain.report(), showing);
         let submission = Submission {
@@ -176,7 +177,7 @@ fn open(
         };
         (submission, choice)
     };
-    Ok(chains.into_iter().map(sequence).collect())
+    Ok(chains.into_iter().enumerate().map(sequence).collect())
 }
 
 impl Terms {

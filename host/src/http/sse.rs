@@ -20,15 +20,11 @@ pub(super) fn respond(
     options: StreamOptions,
     prompt_tokens: usize,
 ) -> Response {
-    let usage = Usage {
-        prompt_tokens,
-        completion_tokens: 0,
-    };
     let mut stream = Stream {
         answers,
         reply,
         options,
-        usage,
+        usage: Usage::of_prompt(prompt_tokens),
         queue: VecDeque::new(),
         ended: false,
     };
@@ -83,7 +79,7 @@ impl Stream {
 
     fn show(&mut self, index: usize, update: &Update) {
         if let Some(finish) = &update.end {
-            self.usage.completion_tokens += finish.completion_tokens;
+            self.usage.count(finish);
         }
         for chunk in self.reply.chunks(index, update) {
             self.push(chunk);

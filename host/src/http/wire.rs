@@ -36,17 +36,34 @@ pub(super) struct Ended {
 
 /// Tokens of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(clippy::struct_field_names, reason = "OpenAI's names")]
 pub(super) struct Usage {
     pub(super) prompt_tokens: usize,
+    /// Those of them that were in the cache.
+    pub(super) cached_tokens: usize,
     pub(super) completion_tokens: usize,
 }
 
 impl Usage {
+    pub(super) fn of_prompt(prompt_tokens: usize) -> Self {
+        Self {
+            prompt_tokens,
+            ..Self::default()
+        }
+    }
+
+    /// Counts the tokens of a choice that has ended.
+    pub(super) fn count(&mut self, finish: &Finish) {
+        self.cached_tokens += finish.cached_tokens;
+        self.completion_tokens += finish.completion_tokens;
+    }
+
     fn body(self) -> Value {
         json!({
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
         })
     }
 }

@@ -1,6 +1,10 @@
 //! Keys and values of all slots.
 
-use std::{collections::HashMap, error, fmt};
+use std::{
+    collections::{HashMap, HashSet},
+    error, fmt,
+    sync::Arc,
+};
 
 use crate::buffer::Buffer;
 
@@ -132,7 +136,8 @@ pub(super) struct RowAt {
 /// A sequence's part of the cache.
 #[derive(Default)]
 struct Slot {
-    blocks: Vec<Buffer>,
+    /// Those of positions that several slots have in common are the same.
+    blocks: Vec<Arc<Buffer>>,
     n_positions: usize,
 }
 
@@ -187,14 +192,14 @@ impl KvCache {
         self.rows.clear();
         self.tables.clear();
         let passes = self.check(rows)?;
-        for (&slot, &Pass { end, .. }) in &passes {
-            self.grow(slot, end)?;
+        for (&slot, &Pass { start, end, .. }) in &passes {
+            self.make_room(slot, start, end)?;
         }
         self.tables.resize(passes.len(), Vec::new());
-        for (&slot, &Pass { end, table }) in &passes {
+        for (&slot, &Pass { end, table, .. }) in &passes {
             if let Some(slot) = self.slots.get_mut(&slot) {
                 slot.n_positions = end;
-                self.tables[table] = slot.blocks.iter().map(Buffer::as_mut_ptr).collect();
+                self.tables[table] = slot.blocks.iter().map(|block| block.as_mut_ptr()).collect();
             }
         }
         self.rows.extend(rows.iter().map(|place| RowAt {
@@ -226,22 +231,50 @@ impl KvCache {
             }
             passes
                 .entry(place.slot)
-                .or_insert(Pass { end: 0, table })
+                .or_insert(Pass {
+                    start: position,
+                    end: 0,
+                    table,
+                })
                 .end = position + 1;
         }
         Ok(passes)
     }
 
-    /// Gives a slot room for `n_positions`.
-    fn grow(&mut self, slot: u32, n_positions: usize) -> Result<(), KvError> {
+    /// Gives a slot blocks of its own for the positions from `start` to `end`.
+    fn make_room(&mut self, slot: u32, start: usize, end: usize) -> Result<(), KvError> {
         let len = self.shape.block_len().ok_or(KvError::Shape(self.shape))?;
+        let n_bytes = len.saturating_mul(size_of::<f32>());
+        let new = || Buffer::new(len).ok_or(KvError::OutOfMemory { n_bytes });
         let slot = self.slots.entry(slot).or_default();
-        while slot.blocks.len() * BLOCK < n_positions {
-            let n_bytes = len.saturating_mul(size_of::<f32>());
-            slot.blocks
-                .push(Buffer::new(len).ok_or(KvError::OutOfMemory { n_bytes })?);
+        for block in slot.blocks.iter_mut().skip(start / BLOCK) {
+            if Arc::get_mut(block).is_none() {
+                let mut copy = new()?;
+                copy.copy_from(block);
+                *block = Arc::new(copy);
+            }
+        }
+        while slot.blocks.len() * BLOCK < end {
+            slot.blocks.push(Arc::new(new()?));
         }
         Ok(())
+    }
+
+    /// Lets `slot` hold what `from` holds of the first `n_positions`, and
+    /// nothing else. Both go on independently; what they have in common takes
+    /// memory once. The current pass ends.
+    pub fn share(&mut self, from: u32, slot: u32, n_positions: usize) {
+        self.release(slot);
+        let Some(source) = self.slots.get(&from) else {
+            return;
+        };
+        let n_positions = n_positions.min(source.n_positions);
+        let blocks = source.blocks.iter().take(n_positions.div_ceil(BLOCK));
+        let shared = Slot {
+            blocks: blocks.cloned().collect(),
+            n_positions,
+        };
+        self.slots.insert(slot, shared);
     }
 
     /// Forgets a slot and gives its memory back. The current pass ends.
@@ -254,7 +287,9 @@ impl KvCache {
     /// Memory that the keys and values take.
     pub fn n_bytes(&self) -> usize {
         let blocks = self.slots.values().flat_map(|slot| &slot.blocks);
-        blocks.map(|block| block.len() * size_of::<f32>()).sum()
+        let blocks: HashSet<_> = blocks.map(Arc::as_ptr).collect();
+        let of_one = self.shape.block_len().unwrap_or(0) * size_of::<f32>();
+        blocks.len() * of_one
     }
 
     pub fn shape(&self) -> &Shape {
@@ -294,6 +329,8 @@ impl KvCache {
 
 /// What a pass needs of a slot.
 struct Pass {
+    /// Its first position in it.
+    start: usize,
     /// Positions that the slot holds after it.
     end: usize,
     table: usize,

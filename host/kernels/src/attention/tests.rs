@@ -315,6 +315,64 @@ fn a_released_slot_begins_empty_and_gives_its_memory_back() {
 }
 
 #[test]
+fn slots_that_share_positions_go_on_independently() {
+    const LEN: usize = 140;
+    let on = (Level::best(), &Pool::new(1));
+    let rows =
+        |s: usize, positions: std::ops::Range<usize>| positions.map(|p| (s, p)).collect::<Vec<_>>();
+    for n in [1, 63, 64, 65, 100, 128] {
+        let first = Sequence::new(MODEL, LEN, 1);
+        let mut second = Sequence::new(MODEL, LEN, 2);
+        for (qkv, same) in second.qkv.iter_mut().zip(&first.qkv) {
+            let common = n * MODEL.qkv_width();
+            qkv[..common].copy_from_slice(&same[..common]);
+        }
+        let sequences = [first, second];
+        let mut alone = KvCache::new(MODEL).unwrap();
+        let expected = [0, 1].map(|s| pass(&mut alone, on, &sequences, &rows(s, 0..LEN), None));
+        let mut cache = KvCache::new(MODEL).unwrap();
+        pass(&mut cache, on, &sequences, &rows(0, 0..130), None);
+        let before = cache.n_bytes();
+        cache.share(10, 11, n);
+        assert_eq!(cache.n_bytes(), before);
+        // Both in one pass, and then the source alone.
+        let both = [rows(1, n..LEN), rows(0, 130..135)].concat();
+        let got = pass(&mut cache, on, &sequences, &both, None);
+        assert_eq!(got[..LEN - n], expected[1][n..], "{n}");
+        assert_eq!(got[LEN - n..], expected[0][130..135], "{n}");
+        cache.release(11);
+        let got = pass(&mut cache, on, &sequences, &rows(0, 135..LEN), None);
+        assert_eq!(got, expected[0][135..], "{n}");
+        cache.release(10);
+        assert_eq!(cache.n_bytes(), 0);
+    }
+}
+
+#[test]
+fn what_is_shared_stays_when_its_first_slot_goes_back_or_away() {
+    let on = (Level::best(), &Pool::new(0));
+    let sequences = [Sequence::new(MODEL, 100, 1), Sequence::new(MODEL, 100, 1)];
+    let rows =
+        |s: usize, positions: std::ops::Range<usize>| positions.map(|p| (s, p)).collect::<Vec<_>>();
+    let mut cache = KvCache::new(MODEL).unwrap();
+    let expected = pass(&mut cache, on, &sequences, &rows(0, 0..100), None);
+    cache.share(10, 11, 80);
+    // The source overwrites its positions with others' values.
+    let other = [Sequence::new(MODEL, 100, 9)];
+    pass(&mut cache, on, &other, &rows(0, 3..90), None);
+    let got = pass(&mut cache, on, &sequences, &rows(1, 80..90), None);
+    assert_eq!(got, expected[80..90]);
+    cache.release(10);
+    let got = pass(&mut cache, on, &sequences, &rows(1, 90..100), None);
+    assert_eq!(got, expected[90..]);
+    // More than there is, and what is not there.
+    cache.share(11, 10, 1000);
+    cache.share(99, 11, 5);
+    assert_eq!(cache.begin(&[place(0, 11)]), Ok(()));
+    assert_eq!(cache.begin(&[place(100, 10)]), Ok(()));
+}
+
+#[test]
 fn rows_must_follow() {
     let mut cache = KvCache::new(MODEL).unwrap();
     let gap = |position, slot, next| {

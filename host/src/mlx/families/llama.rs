@@ -328,6 +328,14 @@ impl Model for Llama {
         &mut self.logits
     }
 
+    fn bytes_per_position(&self) -> usize {
+        self.operations.bytes_per_position()
+    }
+
+    fn share(&mut self, from: u32, slot: u32, n_positions: u32) {
+        self.operations.share(from, slot, n_positions);
+    }
+
     fn release(&mut self, slot: u32) {
         self.operations.release(slot);
     }

@@ -151,6 +151,16 @@ impl Operations for HostOperations {
         output.head.product_into(&self.normed, logits)
     }
 
+    fn bytes_per_position(&self) -> usize {
+        self.attention.bytes_per_position()
+    }
+
+    fn share(&mut self, from: u32, slot: u32, n_positions: u32) {
+        if let Ok(mut cache) = self.cache.lock() {
+            cache.share(from, slot, n_positions as usize);
+        }
+    }
+
     fn release(&mut self, slot: u32) {
         // A cache whose kernel panicked is never used again.
         if let Ok(mut cache) = self.cache.lock() {

@@ -20,6 +20,11 @@ pub(super) struct Attention {
 }
 
 impl Attention {
+    /// Bytes of one position's keys and values, in f32.
+    fn bytes_per_position(&self) -> usize {
+        2 * self.n_layers * self.n_kv_heads * self.head_dim * size_of::<f32>()
+    }
+
     /// What query times key is multiplied by.
     fn scale(&self) -> f32 {
         (1.0 / (self.head_dim as f64).sqrt()) as f32
@@ -58,6 +63,12 @@ pub(super) trait Operations {
         output: &Output<'_>,
         logits: &mut Vec<f32>,
     ) -> Result<(), Exception>;
+
+    /// Bytes that one position's keys and values take.
+    fn bytes_per_position(&self) -> usize;
+
+    /// Lets `slot` begin with the first `n_positions` of `from`.
+    fn share(&mut self, from: u32, slot: u32, n_positions: u32);
 
     /// Forgets a slot's keys and values.
     fn release(&mut self, slot: u32);

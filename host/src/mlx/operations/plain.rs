@@ -188,6 +188,22 @@ impl Operations for PlainOperations {
         Ok(())
     }
 
+    fn bytes_per_position(&self) -> usize {
+        self.attention.bytes_per_position()
+    }
+
+    fn share(&mut self, from: u32, slot: u32, n_positions: u32) {
+        let Some(source) = self.caches.get(&from) else {
+            return;
+        };
+        // Arrays are values: writing to one leaves the other as it is.
+        let shared = Cache {
+            length: source.length.min(n_positions as i32),
+            layers: source.layers.clone(),
+        };
+        self.caches.insert(slot, shared);
+    }
+
     fn release(&mut self, slot: u32) {
         self.caches.remove(&slot);
     }

@@ -59,6 +59,7 @@ fn it_answers_alike_alone_and_in_every_company() {
     prompt_chunks_do_not_matter(model);
     batch_size_does_not_matter(model);
     joining_late_does_not_matter(model);
+    shared_positions_do_not_matter(model);
     wrong_rows_are_refused(model);
 }
 
@@ -206,6 +207,30 @@ fn wrong_rows_are_refused(model: &mut dyn Model) {
     assert!(model.logits().is_empty());
 }
 
+/// A slot that begins with another's positions goes on as if it had computed
+/// them, and the other too.
+fn shared_positions_do_not_matter(model: &mut dyn Model) {
+    let long = PROMPT.repeat(4);
+    for n_shared in [1, 63, 64, 100] {
+        let other: Vec<u32> = [&long[..n_shared], &PROMPT[5..30]].concat();
+        let expected = [&long, &other].map(|prompt| solo(model, prompt, 3));
+        model.forward(&rows(1, 0, &long)).unwrap();
+        model.share(1, 2, n_shared as u32);
+        model
+            .forward(&rows(2, n_shared, &other[n_shared..]))
+            .unwrap();
+        assert!(bits(model.logits()) == expected[1].1[0], "{n_shared}");
+        let token = expected[0].0[0];
+        model.forward(&rows(1, long.len(), &[token])).unwrap();
+        assert!(bits(model.logits()) == expected[0].1[1], "{n_shared}");
+        model.release(1);
+        let token = expected[1].0[0];
+        model.forward(&rows(2, other.len(), &[token])).unwrap();
+        assert!(bits(model.logits()) == expected[1].1[1], "{n_shared}");
+        model.release(2);
+    }
+}
+
 /// MLX's own operations are what a GPU computes with.
 #[test]
 fn host_operations_agree_with_mlx() {
@@ -229,6 +254,17 @@ fn host_operations_agree_with_mlx() {
     compare(&rows(3, PROMPT.len() + 1, &ANSWER[1..]));
     println!("largest difference of a logit: {largest:e}");
     assert!(largest < 1e-3, "{largest:e}");
+    // Slots that begin with another's positions, and that other.
+    host.share(3, 4, 20);
+    plain.share(3, 4, 20);
+    let joining = rows(4, 20, &PROMPT[8..16]);
+    let source = rows(3, PROMPT.len() + ANSWER.len(), &ANSWER[..1]);
+    for batch in [&joining, &source] {
+        host.forward(batch).unwrap();
+        plain.forward(batch).unwrap();
+        let difference = largest_difference(host.logits(), plain.logits());
+        assert!(difference < 1e-3, "{difference:e}");
+    }
 }
 
 /// Both take the frequencies of rope, each in a form of its own.
