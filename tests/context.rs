@@ -108,7 +108,7 @@ impl Running {
                     let rows = std::mem::take(&mut *self.rows.lock().unwrap());
                     return (tokens, rows, reason);
                 }
-                Event::Cached(_) => {}
+                Event::Cached(_) | Event::Drafted { .. } => {}
                 other => panic!("{other:?}"),
             }
         }

@@ -137,6 +137,12 @@ pub struct ServeConfig {
     #[arg(long, env = "SLUICE_PREFIX_CACHE_MIB", default_value_t = 1024)]
     pub prefix_cache_mib: u32,
 
+    /// Rows up to which a step is filled with drafts: tokens that come next if
+    /// the text repeats itself, verified together. Where they are right several
+    /// tokens come at once; the tokens are the same. 0: no drafts
+    #[arg(long, env = "SLUICE_DRAFT_ROWS", default_value_t = 8)]
+    pub draft_rows: u32,
+
     /// Largest body of a generation request, in bytes
     #[arg(long, env = "SLUICE_MAX_BODY_BYTES", default_value_t = 8 << 20, value_parser = at_least_one())]
     pub max_body_bytes: u32,
@@ -221,6 +227,7 @@ impl ServeConfig {
             max_waiting: self.max_waiting as usize,
             kv_tokens: self.kv_tokens as usize,
             prefix_bytes: (self.prefix_cache_mib as usize) << 20,
+            draft_rows: self.draft_rows as usize,
         }
     }
 
@@ -304,6 +311,7 @@ mod tests {
         assert_eq!(config.engine().max_waiting, engine.max_waiting);
         assert_eq!(config.engine().kv_tokens, engine.kv_tokens);
         assert_eq!(config.engine().prefix_bytes, engine.prefix_bytes);
+        assert_eq!(config.engine().draft_rows, engine.draft_rows);
         let limits = plugin::Limits::default();
         assert_eq!(config.plugins().max_instances, limits.max_instances);
         assert_eq!(

@@ -2,8 +2,9 @@
 
 use axum::http::StatusCode;
 use serde_json::{Value, json};
+use sluice::engine::EngineConfig;
 
-use super::server::Server;
+use super::server::{Server, Setup};
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
@@ -33,14 +34,14 @@ async fn a_chat_is_answered_as_openai_does() {
     let answer = Server::shared().post(CHAT, &chat("ab")).await;
     assert_eq!(answer.status, StatusCode::OK);
     assert!(answer.header("x-request-id").unwrap().starts_with("req-"));
-    insta::assert_snapshot!(answer.redacted(), @r#"{"id":"chatcmpl-…","object":"chat.completion","created":0,"model":"scripted","choices":[{"index":0,"message":{"role":"assistant","content":"ab","refusal":null},"logprobs":null,"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5,"prompt_tokens_details":{"cached_tokens":0}}}"#);
+    insta::assert_snapshot!(answer.redacted(), @r#"{"id":"chatcmpl-…","object":"chat.completion","created":0,"model":"scripted","choices":[{"index":0,"message":{"role":"assistant","content":"ab","refusal":null},"logprobs":null,"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5,"prompt_tokens_details":{"cached_tokens":0},"completion_tokens_details":{"accepted_prediction_tokens":0,"rejected_prediction_tokens":0}}}"#);
 }
 
 #[tokio::test]
 async fn a_completion_is_answered_as_openai_does() {
     let body = json!({"prompt": "abcd\n", "temperature": 0, "max_tokens": 3});
     let answer = Server::shared().post(COMPLETIONS, &body).await;
-    insta::assert_snapshot!(answer.redacted(), @r#"{"id":"cmpl-…","object":"text_completion","created":0,"model":"scripted","choices":[{"text":"abc","index":0,"logprobs":null,"finish_reason":"length"}],"usage":{"prompt_tokens":5,"completion_tokens":3,"total_tokens":8,"prompt_tokens_details":{"cached_tokens":0}}}"#);
+    insta::assert_snapshot!(answer.redacted(), @r#"{"id":"cmpl-…","object":"text_completion","created":0,"model":"scripted","choices":[{"text":"abc","index":0,"logprobs":null,"finish_reason":"length"}],"usage":{"prompt_tokens":5,"completion_tokens":3,"total_tokens":8,"prompt_tokens_details":{"cached_tokens":0},"completion_tokens_details":{"accepted_prediction_tokens":0,"rejected_prediction_tokens":0}}}"#);
 }
 
 #[tokio::test]
@@ -72,7 +73,7 @@ async fn usage_comes_in_a_chunk_of_its_own() {
 
     data: {"id":"cmpl-…","object":"text_completion","created":0,"model":"scripted","choices":[{"text":"","index":0,"logprobs":null,"finish_reason":"stop"}],"usage":null}
 
-    data: {"id":"cmpl-…","object":"text_completion","created":0,"model":"scripted","choices":[],"usage":{"prompt_tokens":2,"completion_tokens":1,"total_tokens":3,"prompt_tokens_details":{"cached_tokens":0}}}
+    data: {"id":"cmpl-…","object":"text_completion","created":0,"model":"scripted","choices":[],"usage":{"prompt_tokens":2,"completion_tokens":1,"total_tokens":3,"prompt_tokens_details":{"cached_tokens":0},"completion_tokens_details":{"accepted_prediction_tokens":0,"rejected_prediction_tokens":0}}}
 
     data: [DONE]
     "#);
@@ -320,7 +321,10 @@ async fn choices_are_numbered_and_counted_together() {
     assert_eq!(
         answer["usage"],
         json!({"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9,
-                "prompt_tokens_details": {"cached_tokens": 0}})
+            "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0,
+        }})
     );
 
     // A prompt that is in the cache counts once, whoever shares it.
@@ -393,7 +397,10 @@ async fn several_prompts_are_several_choices() {
         assert_eq!(
             answer["usage"],
             json!({"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11,
-                "prompt_tokens_details": {"cached_tokens": 0}})
+                "prompt_tokens_details": {"cached_tokens": 0},
+            "completion_tokens_details": {
+                "accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0,
+            }})
         );
     }
     // A prompt's chance does not depend on the prompts beside it.
@@ -459,4 +466,50 @@ async fn models_health_and_metrics_are_answered() {
         "{}",
         metrics.text
     );
+}
+
+#[tokio::test]
+async fn drafts_change_no_answer() {
+    let start = |draft_rows: usize| {
+        Server::start(&Setup {
+            engine: EngineConfig {
+                draft_rows,
+                ..EngineConfig::default()
+            },
+            ..Setup::default()
+        })
+    };
+    let (drafting, plain) = (start(8), start(0));
+    let mut drafted = [0, 0];
+    for fields in [
+        json!({"temperature": 0}),
+        json!({"temperature": 0, "logit_bias": {"2": -100}}),
+        json!({"temperature": 0, "presence_penalty": 1, "frequency_penalty": 0.5}),
+        json!({"temperature": 0, "repetition_penalty": 1.1, "repetition_context_size": 5}),
+        json!({"temperature": 0, "no_repeat_ngram_size": 4}),
+        json!({"temperature": 0, "dry_multiplier": 0.8}),
+        json!({"temperature": 0.3, "seed": 7, "n": 3, "logprobs": 2}),
+        json!({"temperature": 0.1, "seed": 8, "stop": "aab"}),
+        json!({"temperature": 0, "processors": [{"plugin": "force", "params": {"ids": [3, 2, 3]}}]}),
+        json!({"temperature": 0, "processors": [{"plugin": "counter"}]}),
+        json!({"temperature": 0, "guided_regex": "(ab|aad)*c"}),
+    ] {
+        let body = with(json!({"prompt": "abaabab", "max_tokens": 40}), &fields);
+        let (got, expected) = (
+            drafting.post(COMPLETIONS, &body).await.json(),
+            plain.post(COMPLETIONS, &body).await.json(),
+        );
+        assert_eq!(got["choices"], expected["choices"], "{fields}");
+        assert_eq!(got["error"], expected["error"], "{fields}");
+        let total = |answer: &Value| answer["usage"]["total_tokens"].clone();
+        assert_eq!(total(&got), total(&expected), "{fields}");
+        for (sum, name) in drafted.iter_mut().zip(["accepted", "rejected"]) {
+            let name = format!("{name}_prediction_tokens");
+            let details = &got["usage"]["completion_tokens_details"];
+            *sum += details[&name].as_u64().unwrap_or(0);
+            let none = &expected["usage"]["completion_tokens_details"];
+            assert_eq!(none[&name].as_u64().unwrap_or(0), 0);
+        }
+    }
+    assert!(drafted.iter().all(|&n| n > 0), "{drafted:?}");
 }

@@ -75,7 +75,11 @@ pub struct Setup {
 impl Default for Setup {
     fn default() -> Self {
         Self {
-            engine: EngineConfig::default(),
+            // A step gives one token, so that chunks can be counted.
+            engine: EngineConfig {
+                draft_rows: 0,
+                ..EngineConfig::default()
+            },
             context_length: 64,
             pace: Duration::ZERO,
             script,

@@ -63,27 +63,26 @@ async fn a_prompt_that_is_in_the_cache_changes_no_answer() {
         "prompt": story.repeat(12), "max_tokens": 24, "temperature": 1, "seed": 5,
         "logprobs": 2, "ignore_eos": true, "repetition_penalty": 1.2,
     });
-    let (status, first) = server.post("/v1/completions", &body).await;
-    assert_eq!(status, StatusCode::OK, "{first}");
+    let first = server.complete(&body).await;
     let cached = |answer: &Value| {
         let details = &answer["usage"]["prompt_tokens_details"];
         details["cached_tokens"].as_u64().unwrap()
     };
     let n_prompt = first["usage"]["prompt_tokens"].as_u64().unwrap();
     assert_eq!(cached(&first), 0);
-    let (_, again) = server.post("/v1/completions", &body).await;
+    let again = server.complete(&body).await;
     assert_eq!(cached(&again), n_prompt - 1);
     assert_eq!(again["choices"], first["choices"]);
     // The next turn: what was said, and more. The reply's last token was not
     // computed.
     body["prompt"] = (story.repeat(12) + text(&first) + " And then").into();
-    let (_, next) = server.post("/v1/completions", &body).await;
+    let next = server.complete(&body).await;
     assert!(cached(&next) >= n_prompt - 1, "{}", next["usage"]);
     // Four choices have what they have one by one.
     body["prompt"] = (story.repeat(8) + "Once").into();
     body["n"] = 4.into();
-    let (_, together) = server.post("/v1/completions", &body).await;
-    let (_, once_more) = server.post("/v1/completions", &body).await;
+    let together = server.complete(&body).await;
+    let once_more = server.complete(&body).await;
     assert_eq!(together["choices"], once_more["choices"]);
     assert_eq!(together["choices"].as_array().unwrap().len(), 4);
 }

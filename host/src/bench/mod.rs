@@ -174,6 +174,8 @@ fn steps(model: &ModelConfig, args: &BenchArgs) -> Result<(), BenchError> {
         max_batch: largest,
         // A prompt of an earlier round is computed again.
         prefix_bytes: 0,
+        // A step yields a token of each row.
+        draft_rows: 0,
         kv_tokens: defaults.kv_tokens.max(largest * (2 * per_row + 8)),
         ..defaults
     };

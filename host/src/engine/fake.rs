@@ -34,6 +34,8 @@ impl<F: FnMut(&[TokenId]) -> Vec<f32>> Model for ScriptedModel<F> {
         self.logits.clear();
         for row in rows {
             let context = self.contexts.entry(row.slot).or_default();
+            // What came after a position that is computed anew is forgotten.
+            context.truncate(row.position as usize);
             if context.len() != row.position as usize {
                 return Err(ModelError(format!(
                     "slot {} holds {} tokens and got position {}",

@@ -10,6 +10,7 @@
 
 mod chain;
 mod commit;
+mod draft;
 pub mod fake;
 mod handle;
 mod logprobs;
@@ -48,6 +49,10 @@ pub struct EngineConfig {
     /// may take, for prompts that begin alike; less while `kv_tokens` are
     /// needed. 0: nothing is kept.
     pub prefix_bytes: usize,
+    /// Rows up to which a step is filled with drafts, tokens that would come
+    /// next if the text repeated itself; 0: there are none. Where memory bounds
+    /// the speed, some rows more take hardly longer.
+    pub draft_rows: usize,
 }
 
 impl Default for EngineConfig {
@@ -58,6 +63,7 @@ impl Default for EngineConfig {
             max_waiting: 256,
             kv_tokens: 131_072,
             prefix_bytes: 1 << 30,
+            draft_rows: 8,
         }
     }
 }

@@ -92,11 +92,12 @@ impl Scheduler {
     }
 
     /// Fills `rows` with the next step: every sequence that only lacks its
-    /// newest token, and prompt tokens up to the chunk size, oldest sequence
+    /// newest token, with a draft of what follows it, and prompt tokens up to the chunk size, oldest sequence
     /// first. A prompt begins with what others have computed of it.
     pub(super) fn schedule(&mut self, rows: &mut Vec<Row>, model: &mut dyn Model) {
         rows.clear();
         let mut budget = self.config.prefill_chunk.max(1);
+        let mut drafts = self.config.draft_rows.saturating_sub(self.running.len());
         for index in 0..self.running.len() {
             let start = self.start(index);
             let sequence = &mut self.running[index];
@@ -120,9 +121,10 @@ impl Scheduler {
                 count
             };
             sequence.schedule(count);
+            drafts -= sequence.draft(drafts);
             let first = sequence.computed();
-            let tokens = sequence.pending()[..count].iter().zip(first..);
-            rows.extend(tokens.map(|(&token, index)| Row {
+            let tokens = sequence.scheduled().zip(first..);
+            rows.extend(tokens.map(|(token, index)| Row {
                 token,
                 position: index as u32,
                 slot: sequence.slot,

@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 use super::{
     Chain, Fault, LogprobOptions, Logprobs, LogprobsOf, Plan, TokenId,
     commit::{End, commit},
+    draft::Drafter,
     logprobs::logprobs,
     planner::Planner,
 };
@@ -57,6 +58,9 @@ pub enum Event {
     Tokens(Vec<Token>),
     /// The end id that was chosen, where logprobs are wanted.
     End(Token),
+    /// How many drafted tokens were right, and how many wrong. Comes before the
+    /// last event, if there were some.
+    Drafted { accepted: usize, rejected: usize },
     /// The last event.
     Finished(FinishReason),
 }
@@ -94,8 +98,12 @@ pub(super) struct Sequence {
     computed: usize,
     /// Tokens of the context that the chain has been told of.
     told: usize,
-    /// Tokens that this step computes.
+    /// Tokens of the context that this step computes.
     scheduled: usize,
+    /// Tokens that this step computes after the context's last, in case they
+    /// come next.
+    drafts: Vec<TokenId>,
+    drafter: Drafter,
     /// Tokens of the context that the reader has, or does not want.
     reported: usize,
     logprobs: Option<LogprobOptions>,
@@ -127,6 +135,8 @@ impl Sequence {
             computed: 0,
             told: prompt_len,
             scheduled: 0,
+            drafts: Vec::new(),
+            drafter: Drafter::default(),
             reported: if of_prompt { 0 } else { prompt_len },
             logprobs: submission.logprobs,
             // Nothing comes before the first token of a prompt.
@@ -187,6 +197,26 @@ impl Sequence {
     /// Takes the first `count` pending tokens into this step.
     pub(super) fn schedule(&mut self, count: usize) {
         self.scheduled = count;
+        self.drafts.clear();
+    }
+
+    /// Takes at most `most` drafted tokens into this step, where it decodes.
+    /// Returns how many.
+    pub(super) fn draft(&mut self, most: usize) -> usize {
+        let generated = self.context.len() - self.prompt_len;
+        if self.scheduled == 1 && self.samples() && !self.may_be_late() {
+            // One token is chosen after the last draft.
+            let room = self.max_tokens - generated - 1;
+            let drafts = self.drafter.draft(&self.context, most.min(room));
+            self.drafts.extend_from_slice(drafts);
+        }
+        self.drafts.len()
+    }
+
+    /// The tokens that this step computes.
+    pub(super) fn scheduled(&self) -> impl Iterator<Item = TokenId> {
+        let pending = &self.context[self.computed..self.computed + self.scheduled];
+        pending.iter().chain(&self.drafts).copied()
     }
 
     /// Whether the logits that follow the token at `index`, which this step
@@ -194,7 +224,7 @@ impl Sequence {
     /// known already.
     pub(super) fn wants_logits(&self, index: usize) -> bool {
         let next = index + 1;
-        if next == self.context.len() {
+        if next >= self.context.len() {
             self.samples()
         } else {
             self.logprobs.is_some() && next >= self.reported
@@ -203,7 +233,7 @@ impl Sequence {
 
     /// How many logits rows of this step are its own.
     pub(super) fn n_rows(&self) -> usize {
-        (self.computed..self.computed + self.scheduled)
+        (self.computed..self.computed + self.scheduled + self.drafts.len())
             .filter(|&index| self.wants_logits(index))
             .count()
     }
@@ -282,8 +312,9 @@ impl Sequence {
             return self.choose(&mut row, tokenizer_size);
         }
         let samples = self.samples();
-        let n_known = self.n_rows() - usize::from(samples);
+        let n_known = self.n_rows() - self.drafts.len() - usize::from(samples);
         let (known, sampled) = rows.split_at_mut(n_known * width);
+        let (sampled, drafted) = sampled.split_at_mut(usize::from(samples) * width);
         for row in known.chunks_exact(width) {
             let next = self.context[self.reported + self.known.len()];
             self.note(row, next, tokenizer_size);
@@ -292,7 +323,36 @@ impl Sequence {
             _ if !samples => {}
             None => self.kept_row = Some(sampled.to_vec()),
             Some(Err(_)) => {}
-            Some(Ok(_)) => self.choose(sampled, tokenizer_size),
+            Some(Ok(_)) => {
+                self.choose(sampled, tokenizer_size);
+                self.verify(drafted, width, tokenizer_size);
+            }
+        }
+    }
+
+    /// Goes on while the token that was chosen is the one that was drafted:
+    /// its row is there already. What is left is the plan of the first position
+    /// whose row is not.
+    fn verify(&mut self, rows: &mut [f32], width: usize, tokenizer_size: usize) {
+        let drafts = std::mem::take(&mut self.drafts);
+        let mut accepted = 0;
+        for (&draft, row) in drafts.iter().zip(rows.chunks_exact_mut(width)) {
+            match &self.plan {
+                Some(Ok(Plan::Force(tokens))) if tokens[..] == [draft] => {}
+                _ => break,
+            }
+            self.plan = None;
+            self.accept(&[draft]);
+            if self.ending.is_some() {
+                break;
+            }
+            accepted += 1;
+            self.scheduled += 1;
+            self.plan();
+            self.choose(row, tokenizer_size);
+        }
+        if !drafts.is_empty() {
+            self.drafter.learn(drafts.len(), accepted);
         }
     }
 
@@ -346,7 +406,11 @@ impl Sequence {
             None => {}
             Some(Ok(Plan::Force(tokens))) => self.accept(&tokens),
             Some(Ok(Plan::Stop)) => self.ending = Some(FinishReason::Stop),
-            Some(Err(fault)) => return self.finish(FinishReason::PluginError(fault)),
+            Some(Err(fault)) => {
+                // Drafts may have been right before the fault.
+                self.report();
+                return self.finish(FinishReason::PluginError(fault));
+            }
             // The row was sampled, so `choose` has replaced this.
             Some(Ok(Plan::Sample)) => {
                 return self.finish(FinishReason::PluginError(Fault {
@@ -419,6 +483,10 @@ impl Sequence {
     /// Ends the sequence and says so. A reader that is gone or too far behind
     /// sees its channel close instead.
     pub(super) fn finish(&mut self, reason: FinishReason) {
+        let (accepted, rejected) = (self.drafter.n_accepted, self.drafter.n_rejected);
+        if accepted + rejected > 0 {
+            let _ = self.events.try_send(Event::Drafted { accepted, rejected });
+        }
         let _ = self.events.try_send(Event::Finished(reason.clone()));
         self.finished = Some(reason);
     }

@@ -1,6 +1,7 @@
 //! The engine's promises on a scripted model.
 #![allow(clippy::unwrap_used)]
 
+mod draft;
 mod late;
 mod prefix;
 
@@ -72,7 +73,7 @@ fn read(mut events: mpsc::Receiver<Event>) -> (Vec<TokenId>, FinishReason) {
         match events.blocking_recv().unwrap() {
             Event::Tokens(more) => tokens.extend(more.iter().map(|token| token.id)),
             Event::Finished(reason) => return (tokens, reason),
-            Event::Cached(_) => {}
+            Event::Cached(_) | Event::Drafted { .. } => {}
             other => panic!("nobody asked for {other:?}"),
         }
     }
@@ -438,7 +439,7 @@ fn read_all(mut events: mpsc::Receiver<Event>) -> (Vec<Token>, Option<Token>, Fi
     let (mut tokens, mut end) = (Vec::new(), None);
     loop {
         match events.blocking_recv().unwrap() {
-            Event::Cached(_) => {}
+            Event::Cached(_) | Event::Drafted { .. } => {}
             Event::Prompt(more) | Event::Tokens(more) => tokens.extend(more),
             Event::End(token) => end = Some(token),
             Event::Finished(reason) => return (tokens, end, reason),

@@ -52,6 +52,14 @@ pub(super) struct Choice {
     entries: Vec<Entry>,
     end_token: Option<Token>,
     cached_tokens: usize,
+    drafted: Drafted,
+}
+
+/// Tokens that were drafted from the text, by whether they came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Drafted {
+    pub(super) accepted: usize,
+    pub(super) rejected: usize,
 }
 
 /// What is new about a choice.
@@ -76,6 +84,7 @@ pub(super) struct Finish {
     /// Tokens of its prompt that the cache had from earlier requests.
     pub(super) cached_tokens: usize,
     pub(super) completion_tokens: usize,
+    pub(super) drafted: Drafted,
     /// The stages that ran, and what they did.
     pub(super) stages: Vec<StageReport>,
 }
@@ -101,6 +110,7 @@ impl Choice {
             entries: Vec::new(),
             end_token: None,
             cached_tokens: 0,
+            drafted: Drafted::default(),
         }
     }
 
@@ -147,6 +157,10 @@ impl Choice {
                     }
                 }
                 Ok(self.shown(text))
+            }
+            Some(Event::Drafted { accepted, rejected }) => {
+                self.drafted = Drafted { accepted, rejected };
+                Ok(Update::default())
             }
             Some(Event::End(token)) => {
                 self.end_token = Some(token);
@@ -234,6 +248,7 @@ impl Choice {
                 .map(str::to_owned),
             cached_tokens: self.cached_tokens,
             completion_tokens: self.text.n_tokens(),
+            drafted: self.drafted,
             stages: self.report.stages(),
         };
         Update {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::choice::{Finish, Update};
+use super::choice::{Drafted, Finish, Update};
 use super::field_table::Endpoint;
 use super::logprobs::{self, Entry};
 use super::served_model::ServedModel;
@@ -42,6 +42,7 @@ pub(super) struct Usage {
     /// Those of them that were in the cache.
     pub(super) cached_tokens: usize,
     pub(super) completion_tokens: usize,
+    pub(super) drafted: Drafted,
 }
 
 impl Usage {
@@ -56,6 +57,8 @@ impl Usage {
     pub(super) fn count(&mut self, finish: &Finish) {
         self.cached_tokens += finish.cached_tokens;
         self.completion_tokens += finish.completion_tokens;
+        self.drafted.accepted += finish.drafted.accepted;
+        self.drafted.rejected += finish.drafted.rejected;
     }
 
     fn body(self) -> Value {
@@ -64,6 +67,10 @@ impl Usage {
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+            "completion_tokens_details": {
+                "accepted_prediction_tokens": self.drafted.accepted,
+                "rejected_prediction_tokens": self.drafted.rejected,
+            },
         })
     }
 }

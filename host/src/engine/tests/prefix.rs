@@ -29,7 +29,7 @@ impl Model for Bounded {
     }
     fn forward(&mut self, rows: &[Row]) -> Result<(), ModelError> {
         for row in rows {
-            *self.held.entry(row.slot).or_default() += 1;
+            self.held.insert(row.slot, row.position as usize + 1);
         }
         self.check()?;
         self.inner.forward(rows)
@@ -52,7 +52,12 @@ impl Model for Bounded {
     }
 }
 
+/// Without drafts, so that rows can be counted.
 fn start_bounded(config: EngineConfig) -> Handle {
+    let config = EngineConfig {
+        draft_rows: 0,
+        ..config
+    };
     let most = config.kv_tokens;
     let model = move || {
         Ok::<_, Infallible>(Box::new(Bounded {
@@ -78,6 +83,7 @@ fn read_cached(mut events: mpsc::Receiver<Event>) -> (Vec<TokenId>, usize, Finis
         match events.blocking_recv().unwrap() {
             Event::Cached(n) => cached = n,
             Event::Tokens(more) => tokens.extend(more.iter().map(|token| token.id)),
+            Event::Drafted { .. } => {}
             Event::Finished(reason) => return (tokens, cached, reason),
             other => panic!("nobody asked for {other:?}"),
         }
@@ -202,6 +208,7 @@ proptest! {
             max_waiting: 64,
             kv_tokens,
             prefix_bytes,
+            ..EngineConfig::default()
         });
         let mut all = Vec::new();
         for (seed, length, tail, tail_length, max_tokens, fate) in requests {
