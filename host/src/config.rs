@@ -124,9 +124,9 @@ pub struct ServeConfig {
     #[arg(long, env = "SLUICE_MAX_WAITING", default_value_t = 256, value_parser = at_least_one())]
     pub max_waiting: u32,
 
-    /// Most tokens, prompts and completions, that the batch's KV cache may come
-    /// to hold; it bounds the model's memory and, since a request without
-    /// `max_tokens` may fill its context, also the batch
+    /// Most tokens, prompts and completions, that the KV cache holds at once; it
+    /// bounds the model's memory. When running requests come to need more, the
+    /// youngest wait and are computed again later
     #[arg(long, env = "SLUICE_KV_TOKENS", default_value_t = 131_072, value_parser = value_parser!(u32).range(2..))]
     pub kv_tokens: u32,
 

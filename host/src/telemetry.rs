@@ -43,6 +43,12 @@ pub fn exposition(stats: &Stats) -> String {
             stats.steps as f64,
         ),
         (
+            "sluice_preemptions_total",
+            "counter",
+            "Sequences that made room in the KV cache and were computed again.",
+            stats.preempted as f64,
+        ),
+        (
             "sluice_rows_total",
             "counter",
             "Rows computed, prefill included.",

@@ -49,6 +49,8 @@ pub struct Stats {
     /// Sequences that wait for a place in it.
     pub waiting: usize,
     pub steps: u64,
+    /// Sequences that had to make room and were computed again.
+    pub preempted: u64,
     /// Rows computed, prefill and decode.
     pub rows: u64,
     /// Wall time of all steps.
@@ -66,6 +68,7 @@ pub(super) struct Counters {
     queued: AtomicUsize,
     running: AtomicUsize,
     steps: AtomicU64,
+    preempted: AtomicU64,
     rows: AtomicU64,
     step_ns: AtomicU64,
     forward_ns: AtomicU64,
@@ -94,6 +97,12 @@ impl Counters {
 
     pub(super) fn running(&self, running: usize) {
         self.running.store(running, Relaxed);
+    }
+
+    /// Counts sequences that went back to the waiting queue.
+    pub(super) fn preempted(&self, count: usize) {
+        self.preempted.fetch_add(count as u64, Relaxed);
+        self.queued.fetch_add(count, Relaxed);
     }
 
     /// Counts sequences that left the waiting queue.
@@ -168,6 +177,7 @@ impl Handle {
             running: c.running.load(Relaxed),
             waiting: c.queued.load(Relaxed),
             steps: c.steps.load(Relaxed),
+            preempted: c.preempted.load(Relaxed),
             rows: c.rows.load(Relaxed),
             step: time(&c.step_ns),
             forward: time(&c.forward_ns),

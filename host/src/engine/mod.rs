@@ -42,8 +42,8 @@ pub struct EngineConfig {
     pub prefill_chunk: usize,
     /// Most sequences that wait for a place in the batch.
     pub max_waiting: usize,
-    /// Most tokens, prompt and completion, that the sequences of the batch may
-    /// come to hold in the KV cache together.
+    /// Most tokens, prompt and completion, that the KV cache holds at once.
+    /// When running sequences come to need more, the youngest wait.
     pub kv_tokens: usize,
     /// Most memory of the KV cache that what finished sequences have computed
     /// may take, for prompts that begin alike; less while `kv_tokens` are

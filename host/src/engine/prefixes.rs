@@ -26,6 +26,11 @@ pub(super) fn common(a: &[TokenId], b: &[TokenId]) -> usize {
 }
 
 impl Prefixes {
+    /// Tokens in all slots that are kept.
+    pub(super) fn n_tokens(&self) -> usize {
+        self.n_tokens
+    }
+
     /// Keeps a slot that holds `tokens`. What is the beginning of them is
     /// given up.
     pub(super) fn keep(&mut self, tokens: &[TokenId], slot: u32, model: &mut dyn Model) {

@@ -16,8 +16,6 @@ pub(super) struct Scheduler {
     most_kept: usize,
     /// Each sequence has a slot of its own.
     next_slot: u32,
-    /// Tokens of the cache that running sequences do not claim.
-    free_tokens: usize,
 }
 
 /// How a sequence begins.
@@ -39,7 +37,6 @@ impl Scheduler {
             prefixes: Prefixes::default(),
             most_kept: config.prefix_bytes / bytes_per_token.max(1),
             next_slot: 0,
-            free_tokens: config.kv_tokens,
             config: *config,
         }
     }
@@ -75,20 +72,45 @@ impl Scheduler {
     }
 
     /// Lets waiting sequences in, first come first served, while there is a
-    /// place and the most they can hold fits the cache. What is kept for
-    /// prompts to come makes way.
-    pub(super) fn admit(&mut self, model: &mut dyn Model) {
+    /// place and what they hold fits the cache.
+    pub(super) fn admit(&mut self) {
+        let mut free = self.free_tokens();
         while self.running.len() < self.config.max_batch
-            && let Some(mut next) = self
-                .waiting
-                .pop_front_if(|next| next.capacity() <= self.free_tokens)
+            && let Some(mut next) = self.waiting.pop_front_if(|next| next.claim() <= free)
         {
-            self.free_tokens -= next.capacity();
-            self.prefixes.shrink(self.free_tokens, model);
+            free -= next.claim();
             next.slot = self.next_slot;
             self.next_slot = self.next_slot.wrapping_add(1);
             self.running.push(next);
         }
+    }
+
+    /// Tokens of the cache that running sequences do not claim.
+    fn free_tokens(&self) -> usize {
+        let claimed: usize = self.running.iter().map(Sequence::claim).sum();
+        self.config.kv_tokens.saturating_sub(claimed)
+    }
+
+    /// Makes room in the cache for what running sequences hold now: what is
+    /// kept for prompts to come goes first, then the youngest sequences, which
+    /// wait and are computed again. One alone always has room. Returns how many
+    /// had to go.
+    pub(super) fn make_room(&mut self, model: &mut dyn Model) -> usize {
+        let mut n_preempted = 0;
+        let mut claimed: usize = self.running.iter().map(Sequence::claim).sum();
+        while claimed > self.config.kv_tokens
+            && self.running.len() > 1
+            && let Some(youngest) = self.running.iter().rposition(Sequence::can_wait)
+        {
+            let mut sequence = self.running.remove(youngest);
+            claimed -= sequence.claim();
+            model.release(sequence.slot);
+            sequence.start_over();
+            self.waiting.push_front(sequence);
+            n_preempted += 1;
+        }
+        self.prefixes.shrink(self.free_tokens(), model);
+        n_preempted
     }
 
     /// Fills `rows` with the next step: every sequence that only lacks its
@@ -97,7 +119,8 @@ impl Scheduler {
     pub(super) fn schedule(&mut self, rows: &mut Vec<Row>, model: &mut dyn Model) {
         rows.clear();
         let mut budget = self.config.prefill_chunk.max(1);
-        let mut drafts = self.config.draft_rows.saturating_sub(self.running.len());
+        let drafts = self.config.draft_rows.saturating_sub(self.running.len());
+        let mut drafts = drafts.min(self.free_tokens().saturating_sub(self.prefixes.n_tokens()));
         for index in 0..self.running.len() {
             let start = self.start(index);
             let sequence = &mut self.running[index];
@@ -171,12 +194,11 @@ impl Scheduler {
             .partition::<Vec<_>, _>(|sequence| sequence.finished.is_some());
         self.running = running;
         for sequence in &retired {
-            self.free_tokens += sequence.capacity();
             let computed = &sequence.context()[..sequence.computed()];
             if (MIN_SHARED..=self.most_kept).contains(&computed.len()) {
                 self.prefixes.keep(computed, sequence.slot, model);
-                self.prefixes
-                    .shrink(self.most_kept.min(self.free_tokens), model);
+                let most = self.most_kept.min(self.free_tokens());
+                self.prefixes.shrink(most, model);
             } else {
                 model.release(sequence.slot);
             }

@@ -113,6 +113,8 @@ pub(super) struct Sequence {
     ending: Option<FinishReason>,
     /// The last token of the context is an end id, kept for its logprobs.
     ends_with_id: bool,
+    /// How often it was computed from the start before.
+    n_started: u32,
     pub(super) slot: u32,
     plan: Option<Result<Plan, Fault>>,
     pub(super) finished: Option<FinishReason>,
@@ -143,15 +145,29 @@ impl Sequence {
             known: of_prompt.then_some(None).into_iter().collect(),
             ending: (submission.max_tokens == 0).then_some(FinishReason::Length),
             ends_with_id: false,
+            n_started: 0,
             slot: 0,
             plan: None,
             finished: None,
         }
     }
 
-    /// Most tokens it can come to hold.
-    pub(super) fn capacity(&self) -> usize {
-        self.prompt_len + self.max_tokens
+    /// Tokens that it holds in the cache once everything known is computed, and
+    /// one more.
+    pub(super) fn claim(&self) -> usize {
+        (self.context.len() + 1).min(self.prompt_len + self.max_tokens)
+    }
+
+    /// Whether it can be taken out of the batch: not while a plan is late.
+    pub(super) fn can_wait(&self) -> bool {
+        self.chain.is_some() && self.kept_row.is_none() && self.plan.is_none()
+    }
+
+    /// What was computed is lost, and will be computed again. Neither its
+    /// reader nor its stages notice.
+    pub(super) fn start_over(&mut self) {
+        self.computed = 0;
+        self.n_started += 1;
     }
 
     pub(super) fn is_abandoned(&self) -> bool {
@@ -174,20 +190,22 @@ impl Sequence {
         &self.context
     }
 
-    /// What it may begin with, if others have computed it: all of the prompt
-    /// but the last token, whose logits are needed. None once it has begun, or
-    /// where the logits of the whole prompt are wanted.
+    /// What it may begin with, if others have computed it: all but the last
+    /// token, whose logits are needed. None once it has begun, or where the
+    /// logits of the whole prompt are wanted.
     pub(super) fn shareable(&self) -> Option<&[TokenId]> {
         let of_prompt = self.logprobs.is_some_and(|options| options.prompt);
         let begins = self.computed == 0 && self.ending.is_none() && !of_prompt;
-        begins.then(|| &self.context[..self.prompt_len - 1])
+        begins.then(|| &self.context[..self.context.len() - 1])
     }
 
     /// The first `n_tokens` are in the cache already.
     pub(super) fn begin_with(&mut self, n_tokens: usize) {
         self.computed = n_tokens;
-        // A reader that is gone shows before the next step.
-        let _ = self.events.try_send(Event::Cached(n_tokens));
+        if self.n_started == 0 {
+            // A reader that is gone shows before the next step.
+            let _ = self.events.try_send(Event::Cached(n_tokens));
+        }
     }
 
     pub(super) fn computed(&self) -> usize {

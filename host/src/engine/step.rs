@@ -50,8 +50,10 @@ impl Engine {
         let started = Instant::now();
         self.cancel_abandoned();
         let waiting = self.scheduler.waiting();
-        self.scheduler.admit(&mut *self.model);
+        self.scheduler.admit();
         self.counters.dequeued(waiting - self.scheduler.waiting());
+        let preempted = self.scheduler.make_room(&mut *self.model);
+        self.counters.preempted(preempted);
         self.counters.running(self.scheduler.running());
         self.scheduler.schedule(&mut self.rows, &mut *self.model);
         self.take_late_plans();

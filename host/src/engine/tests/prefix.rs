@@ -177,6 +177,56 @@ fn what_was_used_longest_ago_makes_way() {
 }
 
 #[test]
+fn sequences_that_outgrow_the_cache_take_turns() {
+    // One of them holds at most 90 tokens, all of them 360.
+    let handle = start_bounded(EngineConfig {
+        kv_tokens: 100,
+        ..EngineConfig::default()
+    });
+    let submitted: Vec<_> = (1..5)
+        .map(|seed| {
+            let calls = Calls::default();
+            let chain = Box::new(Recorder(calls.clone(), greedy()));
+            (seed, calls, submit(&handle, &text(seed, 20), 70, chain))
+        })
+        .collect();
+    for (seed, calls, events) in submitted {
+        let expected = expected(&text(seed, 20), 70);
+        assert_eq!(read(events), (expected.clone(), FinishReason::Length));
+        assert_eq!(calls.lock().unwrap().concat(), expected[..69]);
+    }
+    assert!(handle.stats().preempted > 0);
+}
+
+#[test]
+fn the_logprobs_of_one_that_made_room_are_its_own() {
+    let handle = start_bounded(EngineConfig {
+        kv_tokens: 100,
+        prefill_chunk: 9,
+        ..EngineConfig::default()
+    });
+    let submitted: Vec<_> = (1..5)
+        .map(|seed| submit_for_logprobs(&handle, &text(seed, 20), 70, greedy(), RAW))
+        .collect();
+    for events in submitted {
+        let (tokens, _, reason) = read_all(events);
+        assert_eq!((tokens.len(), reason), (90, FinishReason::Length));
+        check_logprobs(&tokens);
+    }
+    assert!(handle.stats().preempted > 0);
+}
+
+#[test]
+fn a_prompt_that_fills_the_cache_is_admitted() {
+    let handle = start_bounded(EngineConfig {
+        kv_tokens: 40,
+        ..EngineConfig::default()
+    });
+    let (tokens, ..) = read_all(submit_for_logprobs(&handle, &text(1, 40), 0, greedy(), RAW));
+    assert_eq!(tokens.len(), 40);
+}
+
+#[test]
 fn a_prompt_whose_logprobs_are_wanted_is_computed_whole() {
     let handle = start_bounded(EngineConfig::default());
     let prompt = text(5, 40);
@@ -197,7 +247,7 @@ proptest! {
     fn reuse_leaves_no_trace(
         max_batch in 1usize..6,
         prefill_chunk in 1usize..40,
-        kv_tokens in 120usize..400,
+        kv_tokens in 120usize..260,
         prefix_bytes in 0usize..300,
         requests in prop::collection::vec(
             (0u32..3, 1usize..90, 0u32..3, 0usize..20, 1u32..10, 0u8..8), 1..24),
