@@ -1,13 +1,28 @@
 //! An author's commands, as the program runs them on real components.
 #![allow(clippy::unwrap_used)]
 
+#[path = "plugins/binary.rs"]
+#[allow(dead_code)]
+mod binary;
+#[path = "author/faults.rs"]
+mod faults;
+#[path = "author/projects.rs"]
+mod projects;
 #[path = "support/server.rs"]
 mod server;
+
+/// What `binary` makes its modules of.
+mod support {
+    pub(crate) fn component(name: &str) -> Vec<u8> {
+        std::fs::read(crate::guest(name)).unwrap()
+    }
+}
 
 use serde_json::{Value, json};
 use server::Server;
 use std::{
     fs,
+    io::{Read, Write},
     path::{Path, PathBuf},
     process::Command,
 };
@@ -197,6 +212,14 @@ fn what_a_server_would_refuse_is_found() {
 
 #[test]
 fn params_that_do_not_fit_are_named() {
+    let run = check(&file("examples/dist/at-most.wasm"), &json!({}));
+    assert_eq!(run.code, Some(1));
+    assert!(
+        run.errors
+            .contains("at the root: \"times\" is a required property"),
+        "{}",
+        run.errors
+    );
     let run = check(&shipped("penalties"), &json!({"repetition_penalty": -1}));
     assert_eq!(run.code, Some(1));
     assert!(
@@ -288,6 +311,9 @@ fn cases_that_say_nothing_do_not_hold() {
     );
     assert_eq!(run.code, Some(1));
     assert!(run.output.contains("it expects nothing"), "{}", run.output);
+    let run = run_cases(&shipped("penalties"), &json!([]));
+    assert_eq!(run.code, Some(1));
+    assert!(run.errors.contains("no cases"), "{}", run.errors);
     let misspelt = json!([{"id": "x", "logits": [1], "expected_logit": [1]}]);
     let run = run_cases(&shipped("penalties"), &misspelt);
     assert_eq!(run.code, Some(1));
@@ -347,6 +373,9 @@ fn a_bench_has_a_row_for_each_size() {
         ]
     );
     assert_eq!(rows[1]["calls"], 12);
+    // The token that was accepted; each of a few counted tokens and its penalty,
+    // or nothing with the neutral parameters.
+    assert_eq!(rows[0]["bytes_in_per_call"], 4);
     // A component of Rust starts with 1 MiB of stack.
     assert!(rows[0]["instance_bytes"].as_u64().unwrap() >= 1 << 20);
 }
@@ -449,7 +478,13 @@ fn a_token_is_sent() {
         let component = guest("identity");
         plugin(&[&["push", &component, "--server", &server.url], more].concat())
     };
-    assert!(push(&[]).errors.contains("401"), "{}", push(&[]).errors);
+    let errors = push(&[]).errors;
+    assert!(
+        errors.contains("401") && errors.contains("SLUICE_TOKEN"),
+        "{errors}"
+    );
+    let errors = push(&["--token", "nobody-knows-this-one-0001"]).errors;
+    assert!(errors.contains("does not know this token"), "{errors}");
     let run = push(&["--token", "reader-of-the-list-0001"]);
     assert!(run.errors.contains("403"), "{}", run.errors);
     let run = push(&["--token", "writer-of-plugins-0001"]);
@@ -466,6 +501,21 @@ fn a_server_that_is_not_there_is_named() {
         "{}",
         run.errors
     );
+    // Something else listens there.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let other = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut head = [0; 1024];
+        let _ = stream.read(&mut head).unwrap();
+        stream
+            .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nhi")
+            .unwrap();
+    });
+    let run = plugin(&["list", "--server", &url]);
+    other.join().unwrap();
+    assert_eq!(run.code, Some(1));
+    assert!(run.errors.contains("another server"), "{}", run.errors);
     let run = plugin(&["list", "--server", "https://localhost"]);
     assert!(
         run.errors.contains("must begin with http://"),

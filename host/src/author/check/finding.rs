@@ -22,7 +22,7 @@ impl Findings {
     /// The first of a kind is kept.
     pub(super) fn add(&mut self, kind: &str, what: &str, cure: &str) {
         if self.seen.insert(kind.to_owned()) {
-            self.lines.push(format!("finding: {what}. Cure: {cure}."));
+            self.lines.push(line(what, cure));
         }
     }
 
@@ -58,6 +58,12 @@ impl Findings {
         );
         self.lines.is_empty()
     }
+}
+
+/// A finding in one line, whatever it quotes.
+pub(super) fn line(what: &str, cure: &str) -> String {
+    let words: Vec<_> = what.split_whitespace().collect();
+    format!("finding: {}. Cure: {cure}.", words.join(" "))
 }
 
 /// A place in a sequence, in words.
