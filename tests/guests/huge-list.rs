@@ -1,4 +1,4 @@
-//! A token processor that hands the host lists of sixteen million ids, or edits
+//! A token processor that hands the host lists of four million ids, or edits
 //! without end.
 
 use std::hint::black_box;
@@ -8,7 +8,7 @@ use sluice_plugin::{
     Description, OpenError, Plugin, SequenceInfo, TokenId, TokenProcessor, control, edits, export,
 };
 
-const LENGTH: usize = 16 << 20;
+const LENGTH: usize = 4 << 20;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -374,6 +374,7 @@ impl OpenChain {
             }
             _ => None,
         };
+        stage.returned = None;
         match new_row {
             Some(new_row) => {
                 stage.replace(row, &new_row)?;

@@ -5,6 +5,7 @@ use super::super::outcome::{Outcome, ask};
 use super::context::Context;
 use super::finding::{Findings, after};
 use super::subject::Subject;
+use crate::engine::TokenId;
 
 /// How many tokens a sequence has when it is asked.
 const AFTER: [usize; 2] = [0, 5];
@@ -48,9 +49,10 @@ fn raise(
         return None;
     };
     // What it raises anyway, banned or not, is a bias and no attempt on a ban.
-    let raised_anyway = |id: usize| changed[id] > usual[id];
-    let raised = chain.raises_banned(&banned);
-    let Some(id) = raised.iter().find(|&&id| !raised_anyway(id as usize)) else {
+    let raised_anyway = |id: TokenId| changed[id as usize] > usual[id as usize];
+    // Padding is banned in both.
+    let is_attempt = |id: &TokenId| *id <= Subject::end_id() && !raised_anyway(*id);
+    let Some(id) = chain.raises_banned(&banned).into_iter().find(is_attempt) else {
         return Some(());
     };
     let what = format!(
