@@ -21,7 +21,7 @@ fn finding(bytes: &[u8]) -> String {
 fn assert_refused(bytes: &[u8], codes: &[&str]) {
     let found = finding(bytes);
     let is_said = |code: &&str| found.contains(&format!("refuses it ({code})"));
-    assert!(codes.iter().any(|code| is_said(code)), "{codes:?}: {found}");
+    assert!(codes.iter().any(is_said), "{codes:?}: {found}");
 }
 
 #[test]

@@ -51,7 +51,7 @@ impl Outcome {
     /// cut off, and nothing else was done.
     pub(super) fn leaves(&self, given: &[f32]) -> bool {
         match self {
-            Self::Chose { row, .. } => row.iter().zip(given).all(|(a, b)| a == b),
+            Self::Chose { row, .. } => row.iter().zip(given).all(|(a, b)| a.total_cmp(b).is_eq()),
             _ => false,
         }
     }

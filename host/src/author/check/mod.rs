@@ -74,7 +74,8 @@ fn behave(subject: &Subject<'_>, findings: &mut Findings) {
     }
     sequences::check(subject, &contexts, findings);
     rows::check(subject, &contexts, findings);
-    if subject.kind != Kind::Sampler && contexts.iter().all(|context| is_idle(subject, context)) {
+    let acts = subject.kind == Kind::Sampler || !contexts.iter().all(|c| is_idle(subject, c));
+    if findings.is_empty() && !acts {
         findings.note(
             "with these params it did nothing at any position, neither an edit nor a decision, so \
              little was checked; give others with --params",
