@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used)]
 
 #[path = "plugins/binary.rs"]
-#[allow(dead_code)]
 mod binary;
 #[path = "author/faults.rs"]
 mod faults;

@@ -1,4 +1,5 @@
 //! WebAssembly binaries made from the test components.
+#![allow(dead_code, reason = "each test binary uses some of it")]
 
 use wit_component::{DecodedWasm, StringEncoding};
 
