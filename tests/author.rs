@@ -1,11 +1,25 @@
 //! An author's commands, as the program runs them on real components.
 #![allow(clippy::unwrap_used)]
 
+#[path = "plugins/binary.rs"]
+mod binary;
+#[path = "author/faults.rs"]
+mod faults;
+#[path = "author/projects.rs"]
+mod projects;
 #[path = "support/server.rs"]
 mod server;
+#[path = "author/servers.rs"]
+mod servers;
+
+/// What `binary` makes its modules of.
+mod support {
+    pub(crate) fn component(name: &str) -> Vec<u8> {
+        std::fs::read(crate::guest(name)).unwrap()
+    }
+}
 
 use serde_json::{Value, json};
-use server::Server;
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -197,6 +211,14 @@ fn what_a_server_would_refuse_is_found() {
 
 #[test]
 fn params_that_do_not_fit_are_named() {
+    let run = check(&file("examples/dist/at-most.wasm"), &json!({}));
+    assert_eq!(run.code, Some(1));
+    assert!(
+        run.errors
+            .contains("at the root: \"times\" is a required property"),
+        "{}",
+        run.errors
+    );
     let run = check(&shipped("penalties"), &json!({"repetition_penalty": -1}));
     assert_eq!(run.code, Some(1));
     assert!(
@@ -288,6 +310,9 @@ fn cases_that_say_nothing_do_not_hold() {
     );
     assert_eq!(run.code, Some(1));
     assert!(run.output.contains("it expects nothing"), "{}", run.output);
+    let run = run_cases(&shipped("penalties"), &json!([]));
+    assert_eq!(run.code, Some(1));
+    assert!(run.errors.contains("no cases"), "{}", run.errors);
     let misspelt = json!([{"id": "x", "logits": [1], "expected_logit": [1]}]);
     let run = run_cases(&shipped("penalties"), &misspelt);
     assert_eq!(run.code, Some(1));
@@ -347,6 +372,9 @@ fn a_bench_has_a_row_for_each_size() {
         ]
     );
     assert_eq!(rows[1]["calls"], 12);
+    // The token that was accepted; each of a few counted tokens and its penalty,
+    // or nothing with the neutral parameters.
+    assert_eq!(rows[0]["bytes_in_per_call"], 4);
     // A component of Rust starts with 1 MiB of stack.
     assert!(rows[0]["instance_bytes"].as_u64().unwrap() >= 1 << 20);
 }
@@ -384,92 +412,4 @@ fn a_new_project_is_whole_and_made_once() {
     let run = plugin_in(folder.path(), &["new", "../Mine", "--kind", "token"]);
     assert_eq!(run.code, Some(1));
     assert!(run.errors.contains("`../Mine`"), "{}", run.errors);
-}
-
-#[test]
-fn a_server_is_served_with_plugins() {
-    let server = Server::start(&[]);
-    let ask = |arguments: &[&str]| {
-        let run = plugin(&[arguments, &["--server", &server.url]].concat());
-        (run.code, run.output, run.errors)
-    };
-    let (code, output, errors) = ask(&["push", &guest("identity")]);
-    assert_eq!(code, Some(0), "{errors}");
-    assert!(
-        output.starts_with("identity@0.1.0, a logits-processor, sha256:"),
-        "{output}"
-    );
-    let (_, output, _) = ask(&["push", &guest("identity")]);
-    assert!(output.ends_with(", known before\n"), "{output}");
-
-    let (_, output, _) = ask(&["list"]);
-    let line = output
-        .lines()
-        .find(|line| line.starts_with("identity "))
-        .unwrap();
-    assert!(
-        line.contains("0.1.0") && line.ends_with("uploaded"),
-        "{line}"
-    );
-    assert!(output.contains("came with the server"), "{output}");
-
-    let (_, output, _) = ask(&["show", "identity@0.1.0"]);
-    let shown: Value = serde_json::from_str(&output).unwrap();
-    assert_eq!(shown["kind"], "logits-processor");
-    assert_eq!(shown["log"], json!([]));
-
-    let (code, output, _) = ask(&["remove", "identity"]);
-    assert_eq!(
-        (code, output.as_str()),
-        (Some(0), "removed identity@0.1.0, a logits-processor\n")
-    );
-    let (code, _, errors) = ask(&["remove", "identity"]);
-    assert_eq!(code, Some(1));
-    assert!(
-        errors.contains("404") && errors.contains("identity"),
-        "{errors}"
-    );
-    let (code, _, errors) = ask(&["push", &guest("trap-describe")]);
-    assert_eq!(code, Some(1));
-    assert!(errors.contains("`describe`"), "{errors}");
-}
-
-/// Without a token, and with one that may not, the server's reason is shown.
-#[test]
-fn a_token_is_sent() {
-    let folder = tempfile::tempdir().unwrap();
-    let tokens = folder.path().join("tokens");
-    fs::write(
-        &tokens,
-        "ann generate reader-of-the-list-0001\nben generate,upload writer-of-plugins-0001\n",
-    )
-    .unwrap();
-    let server = Server::start(&["--tokens", tokens.to_str().unwrap()]);
-    let push = |more: &[&str]| {
-        let component = guest("identity");
-        plugin(&[&["push", &component, "--server", &server.url], more].concat())
-    };
-    assert!(push(&[]).errors.contains("401"), "{}", push(&[]).errors);
-    let run = push(&["--token", "reader-of-the-list-0001"]);
-    assert!(run.errors.contains("403"), "{}", run.errors);
-    let run = push(&["--token", "writer-of-plugins-0001"]);
-    assert_eq!(run.code, Some(0), "{}", run.errors);
-}
-
-#[test]
-fn a_server_that_is_not_there_is_named() {
-    // Nothing listens on the discard port.
-    let run = plugin(&["list", "--server", "http://127.0.0.1:9"]);
-    assert_eq!(run.code, Some(1));
-    assert!(
-        run.errors.contains("http://127.0.0.1:9 does not answer"),
-        "{}",
-        run.errors
-    );
-    let run = plugin(&["list", "--server", "https://localhost"]);
-    assert!(
-        run.errors.contains("must begin with http://"),
-        "{}",
-        run.errors
-    );
 }

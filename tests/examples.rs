@@ -24,13 +24,14 @@ const TOKENS: [&str; 12] = [
 ];
 const END: TokenId = 0;
 
-const EXAMPLES: [&str; 9] = [
+const EXAMPLES: [&str; 10] = [
     "at-most",
     "ban-words",
     "cite-from-prompt",
     "forced-prefix",
     "length-control",
     "multiple-choice",
+    "prevent-hallucination",
     "thinking-budget",
     "trigger-phrase",
     "watermark",
@@ -220,6 +221,29 @@ fn multiple_choice_answers_with_one_of_them() {
         generated("multiple-choice", &long, &[], &logits, 9),
         ["yes", ""]
     );
+}
+
+/// With eleven other logits of zero the best has e⁹ / (e⁹ + 11) = 0.999, or e² /
+/// (e² + 11) = 0.40.
+#[test]
+fn prevent_hallucination_writes_its_phrase_where_the_model_is_unsure_and_ends() {
+    let params = json!({"min_prob": 0.5, "phrase": "readb"});
+    let unsure = [("a", 2.0)];
+    let tokens = generated("prevent-hallucination", &params, &[], &unsure, 9);
+    assert_eq!(tokens, ["read", "b", ""]);
+    // The prompt is no part of the text.
+    let tokens = generated("prevent-hallucination", &params, &[id("read")], &unsure, 9);
+    assert_eq!(tokens, ["read", "b", ""]);
+    let sure = [("a", 9.0)];
+    let tokens = generated("prevent-hallucination", &params, &[], &sure, 3);
+    assert_eq!(tokens, ["a", "a", "a"]);
+    let less = json!({"min_prob": 0.39, "phrase": "readb"});
+    let tokens = generated("prevent-hallucination", &less, &[], &unsure, 2);
+    assert_eq!(tokens, ["a", "a"]);
+    // A model that is sure does not begin the phrase: b has e⁷ / (e⁹ + e⁷ + 10).
+    let own = [("read", 9.0), ("b", 7.0)];
+    let tokens = generated("prevent-hallucination", &params, &[], &own, 2);
+    assert_eq!(tokens, ["b", "b"]);
 }
 
 #[test]

@@ -1,4 +1,5 @@
 //! WebAssembly binaries made from the test components.
+#![allow(dead_code, reason = "each test binary uses some of it")]
 
 use wit_component::{DecodedWasm, StringEncoding};
 
@@ -19,8 +20,16 @@ pub(crate) fn module(name: &str) -> Vec<u8> {
 
 /// The same with one more function, which nothing calls.
 pub(crate) fn module_with(name: &str, function: &[u8]) -> Vec<u8> {
+    module_with_many(name, function, 1)
+}
+
+/// The same with that function so many times.
+pub(crate) fn module_with_many(name: &str, function: &[u8], n: u32) -> Vec<u8> {
     let component = component(name);
-    embed(add_function(&main_module(&component), function), &component)
+    embed(
+        add_functions(&main_module(&component), function, n),
+        &component,
+    )
 }
 
 /// The first core module in a component: the plugin's own code.
@@ -67,20 +76,44 @@ pub(crate) fn slow_function() -> Vec<u8> {
     body
 }
 
-/// Adds a function without parameters and results, given as its locals and
-/// instructions.
-fn add_function(module: &[u8], body: &[u8]) -> Vec<u8> {
+/// `depth` loops in each other, around work on all of `n_locals`.
+pub(crate) fn nested_loops(depth: u32, n_locals: u32) -> Vec<u8> {
+    let get = |local| [&[0x20][..], &leb128(local)].concat();
+    let mut body = [&[1][..], &leb128(n_locals), &[I32]].concat();
+    body.extend([0x03, 0x40].repeat(depth as usize));
+    for local in 0..n_locals {
+        // Each local gets its own value and its neighbour's.
+        body.extend(get(local));
+        body.extend(get((local + 1) % n_locals));
+        body.extend([0x6a, 0x21]);
+        body.extend(leb128(local));
+    }
+    for level in 0..depth {
+        // Back to the start of its loop, or out of it.
+        body.extend(get(level % n_locals));
+        body.extend([0x0d, 0, 0x0b]);
+    }
+    body.push(0x0b);
+    body
+}
+
+/// Adds a function without parameters and results `n` times, given as its
+/// locals and instructions.
+fn add_functions(module: &[u8], body: &[u8], n: u32) -> Vec<u8> {
     let mut new_type = 0;
     let mut out = MODULE_HEADER.to_vec();
     for (id, content) in sections(module) {
         let (count, entries) = read_leb128(content);
+        let n_added = if id == TYPE_SECTION { 1 } else { n };
         let added = match id {
             TYPE_SECTION => {
                 new_type = count;
                 vec![0x60, 0, 0]
             }
-            FUNCTION_SECTION => leb128(new_type),
-            CODE_SECTION => [&leb128(body.len() as u32)[..], body].concat(),
+            FUNCTION_SECTION => leb128(new_type).repeat(n as usize),
+            CODE_SECTION => [&leb128(body.len() as u32)[..], body]
+                .concat()
+                .repeat(n as usize),
             _ => {
                 write_section(&mut out, id, content);
                 continue;
@@ -89,7 +122,7 @@ fn add_function(module: &[u8], body: &[u8]) -> Vec<u8> {
         write_section(
             &mut out,
             id,
-            &[&leb128(count + 1), entries, &added].concat(),
+            &[&leb128(count + n_added), entries, &added].concat(),
         );
     }
     out

@@ -49,6 +49,10 @@ struct Figures {
     batch: u32,
     /// Mean time of a call with its edits applied.
     nanoseconds_per_call: u64,
+    /// Mean bytes that a call carries over the boundary: into the guest.
+    bytes_in_per_call: u64,
+    /// Out of it.
+    bytes_out_per_call: u64,
     /// Memory of an instance after the calls.
     instance_bytes: usize,
     /// Calls that were counted.
@@ -119,17 +123,17 @@ fn measure(
         .collect::<Result<Vec<_>, _>>()?;
     let mut random = Random::new(1, 0);
     let rows: Vec<_> = (0..4).map(|_| random.row(width as usize)).collect();
-    let mut warm = (0, 0);
+    let mut warm = Sums::default();
     for position in 0..WARM_UP + n_tokens {
         if position == WARM_UP {
-            warm = sums(&sequences);
+            warm = Sums::of(&sequences);
         }
         for (row, sequence) in (0..).zip(&mut sequences) {
             sequence.step(&rows[(position as usize + row) % rows.len()])?;
         }
     }
-    let (calls, microseconds) = sums(&sequences);
-    let calls = calls - warm.0;
+    let sums = Sums::of(&sequences);
+    let calls = sums.calls - warm.calls;
     if calls == 0 {
         let message = format!("all {batch} sequences ended within {WARM_UP} calls");
         return Err(AuthorError::Usage(message));
@@ -138,7 +142,9 @@ fn measure(
     Ok(Figures {
         vocabulary: width,
         batch,
-        nanoseconds_per_call: (microseconds - warm.1) * 1000 / calls,
+        nanoseconds_per_call: (sums.microseconds - warm.microseconds) * 1000 / calls,
+        bytes_in_per_call: (sums.in_bytes - warm.in_bytes) / calls,
+        bytes_out_per_call: (sums.out_bytes - warm.out_bytes) / calls,
         instance_bytes: taken / batch as usize,
         calls,
     })
@@ -186,29 +192,48 @@ impl Sequence {
     }
 }
 
-/// Calls of the plugin in all sequences, and the microseconds they took.
-fn sums(sequences: &[Sequence]) -> (u64, u64) {
-    let stages = sequences
-        .iter()
-        .filter_map(|sequence| sequence.chain.report().stages().into_iter().next());
-    stages.fold((0, 0), |(calls, microseconds), stage| {
-        (calls + stage.calls, microseconds + stage.microseconds)
-    })
+/// What the plugin's calls came to in all sequences.
+#[derive(Default)]
+struct Sums {
+    calls: u64,
+    microseconds: u64,
+    in_bytes: u64,
+    out_bytes: u64,
+}
+
+impl Sums {
+    fn of(sequences: &[Sequence]) -> Self {
+        let mut sums = Self::default();
+        for sequence in sequences {
+            let crossed = sequence.chain.crossed();
+            sums.in_bytes += crossed.in_bytes;
+            sums.out_bytes += crossed.out_bytes;
+            if let Some(stage) = sequence.chain.report().stages().first() {
+                sums.calls += stage.calls;
+                sums.microseconds += stage.microseconds;
+            }
+        }
+        sums
+    }
 }
 
 /// A table for people.
 fn table(plugin: &Plugin, figures: &[Figures]) -> String {
     let mut table = format!(
-        "{} {}, a {}\n\n| vocabulary | batch | ns per call | MiB per instance |\n|---|---|---|---|\n",
+        "{} {}, a {}\n\n\
+         | vocabulary | batch | ns per call | bytes in | bytes out | MiB per instance |\n\
+         |---|---|---|---|---|---|\n",
         plugin.name, plugin.version, plugin.kind
     );
     for f in figures {
         let _ = writeln!(
             table,
-            "| {} | {} | {} | {:.1} |",
+            "| {} | {} | {} | {} | {} | {:.1} |",
             f.vocabulary,
             f.batch,
             f.nanoseconds_per_call,
+            f.bytes_in_per_call,
+            f.bytes_out_per_call,
             f.instance_bytes as f64 / f64::from(1 << 20)
         );
     }

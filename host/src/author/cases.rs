@@ -115,6 +115,10 @@ enum Decision {
 pub(super) fn run(args: &TestArgs) -> Result<bool, AuthorError> {
     let cases: Vec<Case> = serde_json::from_slice(&read(&args.cases)?)
         .map_err(|error| AuthorError::Usage(format!("{}: {error}", args.cases.display())))?;
+    if cases.is_empty() {
+        let message = format!("{} has no cases", args.cases.display());
+        return Err(AuthorError::Usage(message));
+    }
     let bench = Workbench::new()?;
     let plugin = bench.load(&read(&args.file)?)?;
     let mut n_failed = 0;

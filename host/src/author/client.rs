@@ -168,12 +168,27 @@ impl ServerArgs {
             })?;
         let answer = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
         if (200..300).contains(&status) {
-            return Ok((status, answer));
+            return match answer {
+                Value::Object(_) => Ok((status, answer)),
+                _ => Err(AuthorError::Server(format!(
+                    "at {} answers {status}, but not as Sluice does: is it another server?",
+                    self.server
+                ))),
+            };
         }
         let said = answer["error"]["message"]
             .as_str()
             .unwrap_or("nothing more");
-        Err(AuthorError::Server(format!("answers {status}: {said}")))
+        let why = match (status, &self.token) {
+            (401, None) => "asks for a token, to be given with --token or SLUICE_TOKEN: ",
+            (401, Some(_)) => "does not know this token: ",
+            (403, _) => "does not let this token do it: ",
+            _ => "",
+        };
+        Err(AuthorError::Server(format!(
+            "at {} answers {status}: {why}{said}",
+            self.server
+        )))
     }
 }
 

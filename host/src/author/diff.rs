@@ -9,7 +9,7 @@ use super::random::Random;
 use super::workbench::{Workbench, parse_params};
 use super::{AuthorError, read, vocabulary};
 use crate::engine::TokenId;
-use crate::plugin::{Choices, OpenChain, SequenceInfo};
+use crate::plugin::{Choices, Kind, OpenChain, SequenceInfo};
 
 const WIDTH: u32 = 1024;
 const N_CONTEXTS: u64 = 8;
@@ -48,7 +48,7 @@ pub(super) fn run(args: &DiffArgs) -> Result<bool, AuthorError> {
         bench.chain(&a, &args.params)?,
         bench.chain(&b, &args.params)?,
     ];
-    let mut n_differ = 0;
+    let (mut n_differ, mut are_idle) = (0, a.kind != Kind::Sampler);
     for context in 0..N_CONTEXTS {
         let mut random = Random::new(args.seed, context);
         let info = SequenceInfo {
@@ -65,6 +65,7 @@ pub(super) fn run(args: &DiffArgs) -> Result<bool, AuthorError> {
         let (mut a_chain, mut b_chain) = (open(&stages[0])?, open(&stages[1])?);
         let pair = [a_chain.remove(0), b_chain.remove(0)];
         let text = Text::follow(pair, &mut random, |x, y| x.difference(y, a.kind));
+        are_idle &= text.is_idle;
         if let Some(difference) = text.difference {
             n_differ += 1;
             println!(
@@ -72,6 +73,12 @@ pub(super) fn run(args: &DiffArgs) -> Result<bool, AuthorError> {
                 last(&text.tokens)
             );
         }
+    }
+    if are_idle {
+        println!(
+            "note: with these params neither did anything at any position, neither an edit nor a \
+             decision; give others with --params"
+        );
     }
     println!("{n_differ} of {N_CONTEXTS} contexts differ, up to {LENGTH} tokens each");
     Ok(n_differ == 0)
@@ -86,6 +93,8 @@ fn last(tokens: &[TokenId]) -> &[TokenId] {
 struct Text {
     tokens: Vec<TokenId>,
     difference: Option<String>,
+    /// Nothing was done at any position.
+    is_idle: bool,
 }
 
 impl Text {
@@ -97,6 +106,7 @@ impl Text {
         let mut text = Self {
             tokens: Vec::new(),
             difference: None,
+            is_idle: true,
         };
         let mut told = 0;
         while text.tokens.len() < LENGTH as usize {
@@ -106,6 +116,8 @@ impl Text {
                 .map(|chain| ask(chain, &text.tokens[told..], &row));
             told = text.tokens.len();
             text.difference = difference(&a, &b);
+            let visible = &row[..=vocabulary::end_of(WIDTH) as usize];
+            text.is_idle &= a.leaves(visible) && b.leaves(visible);
             if text.difference.is_some() {
                 break;
             }

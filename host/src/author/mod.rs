@@ -24,7 +24,7 @@ use crate::plugin::{OpenError, RuntimeError, STACK_BYTES, UploadError};
 /// What to do with a plugin.
 #[derive(Debug, Subcommand)]
 pub enum PluginCommand {
-    /// Make a project in Rust that builds and passes its own test
+    /// Make a project that builds and passes its own test
     New(new::NewArgs),
     /// Find what would go wrong in a server: exit status 1 if there is something
     Check(check::CheckArgs),
@@ -59,7 +59,8 @@ pub enum AuthorError {
     #[error("it is refused: {0}")]
     Upload(#[from] UploadError),
     #[error(
-        "the params do not fit the schema of `{plugin}`, at `{pointer}`: {message}; give others with --params"
+        "the params do not fit the schema of `{plugin}`, at {}: {message}; give others with --params",
+        place(.pointer)
     )]
     Params {
         plugin: String,
@@ -74,6 +75,14 @@ pub enum AuthorError {
     Fault(#[from] Fault),
     #[error("the server {0}")]
     Server(String),
+}
+
+/// A JSON pointer in words: the one to the whole has no letters.
+fn place(pointer: &str) -> String {
+    match pointer {
+        "" => "the root".to_owned(),
+        _ => format!("`{pointer}`"),
+    }
 }
 
 /// Does what was asked, and says whether all is well.

@@ -47,6 +47,15 @@ pub(super) fn is_close(a: f32, b: f32) -> bool {
 }
 
 impl Outcome {
+    /// Whether the row was left as it was `given`, of which the padding may be
+    /// cut off, and nothing else was done.
+    pub(super) fn leaves(&self, given: &[f32]) -> bool {
+        match self {
+            Self::Chose { row, .. } => row.iter().zip(given).all(|(a, b)| a.total_cmp(b).is_eq()),
+            _ => false,
+        }
+    }
+
     /// How `other` differs from this, in words; `None` if a plugin of this kind
     /// did the same in both.
     pub(super) fn difference(&self, other: &Self, kind: Kind) -> Option<String> {
@@ -98,6 +107,14 @@ mod tests {
         assert_eq!(a.difference(&open, Kind::Sampler), None);
         let other = chose(&[1.0, f32::NEG_INFINITY], 1);
         assert!(a.difference(&other, Kind::Sampler).is_some());
+    }
+
+    #[test]
+    fn a_row_is_left_alone_but_for_its_padding() {
+        let outcome = chose(&[1.0, f32::NEG_INFINITY, f32::NEG_INFINITY], 0);
+        assert!(outcome.leaves(&[1.0, f32::NEG_INFINITY]));
+        assert!(!outcome.leaves(&[1.0, 0.0]));
+        assert!(!Outcome::Stopped.leaves(&[1.0]));
     }
 
     #[test]

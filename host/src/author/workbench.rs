@@ -49,13 +49,15 @@ impl Workbench {
         &self.runtime
     }
 
-    /// Takes a component as a server would.
+    /// Takes a component as a server would, but with the patience it has for its
+    /// own: that the machine is busy is no fault of the plugin's. Processor time
+    /// and memory are limited as ever.
     pub(super) fn load(&self, bytes: &[u8]) -> Result<Arc<Plugin>, AuthorError> {
         let executable = std::env::current_exe().map_err(AuthorError::Temporary)?;
         let compiler = Compiler::new(executable, self.cache.path())?;
         // Of its own: what others are named is of no concern.
         let registry = Registry::new(Arc::clone(&self.runtime), compiler);
-        Ok(registry.upload(bytes)?.plugin)
+        Ok(registry.upload_builtin(bytes)?.plugin)
     }
 
     /// The chain of one plugin: itself, and a greedy sampler where it is none.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use wasmtime::component::ResourceAny;
 
+use super::crossed::Crossed;
 use super::deadline::Deadline;
 use super::edits::{Edits, Overflow};
 use super::fault::{fault, kind};
@@ -42,6 +43,10 @@ pub(super) struct Stage {
     n_skips: u32,
     /// It failed and has to be opened anew.
     is_stale: bool,
+    /// Over the boundary in all its calls.
+    crossed: Crossed,
+    /// The row that it returned at this position, where that is explained.
+    returned: Option<Vec<f32>>,
 }
 
 impl Stage {
@@ -64,6 +69,8 @@ impl Stage {
             log: Vec::new(),
             n_skips: 0,
             is_stale: false,
+            crossed: Crossed::default(),
+            returned: None,
         }
     }
 
@@ -79,6 +86,7 @@ impl Stage {
         let shared = Arc::clone(&self.instance);
         let mut instance = lock(&shared, &self.source.name)?;
         let result = call(&mut instance, self);
+        self.crossed.add(instance.crossed());
         for line in instance.take_log() {
             self.source.plugin.record.write(line.clone());
             self.log.push(line);
@@ -198,6 +206,18 @@ impl Stage {
         Ok(())
     }
 
+    /// Tokens that are banned in `row` and that it would raise if it could.
+    fn raises_banned(&self, row: &[f32]) -> Vec<TokenId> {
+        let Some(new_row) = &self.returned else {
+            return self.edits.raise_banned(row);
+        };
+        let pairs = (0..).zip(row.iter().zip(new_row));
+        pairs
+            .filter(|(_, (old, new))| **old == f32::NEG_INFINITY && **new > f32::NEG_INFINITY)
+            .map(|(id, _)| id)
+            .collect()
+    }
+
     fn check_token(&self, row: &[f32], token: TokenId) -> Result<TokenId, Fault> {
         match row.get(token as usize) {
             Some(&logit) if logit > f32::NEG_INFINITY => Ok(token),
@@ -274,6 +294,21 @@ impl OpenChain {
     pub fn set_chance(&mut self, seed: i64, choice: u32) {
         self.seed = seed;
         self.choice = choice;
+    }
+
+    /// Tokens that are banned in `row`, the model's at the last position, and
+    /// that the first stage would have raised there if it could. For checks
+    /// alone, of chains that explain themselves.
+    pub fn raises_banned(&self, row: &[f32]) -> Vec<TokenId> {
+        self.processors
+            .first()
+            .map_or_else(Vec::new, |stage| stage.raises_banned(row))
+    }
+
+    /// What the calls of the first stage have carried over the boundary, from
+    /// its first `plan`, `process` or `sample` on.
+    pub fn crossed(&self) -> Crossed {
+        self.processors.first().unwrap_or(&self.sampler).crossed
     }
 
     fn chance(&self, lane: u32) -> Chance {
@@ -408,8 +443,12 @@ impl OpenChain {
             }
             _ => None,
         };
+        stage.returned = None;
         match new_row {
-            Some(new_row) => stage.replace(row, &new_row)?,
+            Some(new_row) => {
+                stage.replace(row, &new_row)?;
+                stage.returned = self.report.explains().then_some(new_row);
+            }
             None => stage.apply_edits(row, &mut self.bits)?,
         }
         self.report

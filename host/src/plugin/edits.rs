@@ -151,6 +151,21 @@ impl Edits {
         Ok(())
     }
 
+    /// Tokens that are banned in `row` and that the edits would raise if they
+    /// could.
+    pub(super) fn raise_banned(&self, row: &[f32]) -> Vec<TokenId> {
+        let is_banned = |logit: &f32| *logit == f32::NEG_INFINITY;
+        let from_zero = |logit: &f32| if is_banned(logit) { 0.0 } else { *logit };
+        let mut open: Vec<_> = row.iter().map(from_zero).collect();
+        // An overflow is a fault, which is told of elsewhere.
+        let _ = self.apply(&mut open, &mut vec![0; row.len().div_ceil(32)]);
+        (0..)
+            .zip(row.iter().zip(open))
+            .filter(|(_, (old, new))| is_banned(old) && *new > 0.0)
+            .map(|(id, _)| id)
+            .collect()
+    }
+
     /// Applies the edits to a row. `bits` is scratch space of at least one
     /// bit for each of its values, all zero before and after.
     pub(super) fn apply(&self, row: &mut [f32], bits: &mut [u32]) -> Result<(), Overflow> {

@@ -29,7 +29,11 @@ impl vocabulary::Host for HostState {
     fn token_bytes(&mut self, id: TokenId) -> Result<Vec<u8>> {
         let vocabulary = self.vocabulary("token-bytes")?;
         match vocabulary.token_bytes(id) {
-            Some(bytes) => Ok(bytes.to_vec()),
+            Some(bytes) => {
+                let bytes = bytes.to_vec();
+                self.crossed.enter(&bytes);
+                Ok(bytes)
+            }
             None => Err(HostFault::new(
                 kind::INVALID_CALL,
                 format!(
@@ -43,7 +47,10 @@ impl vocabulary::Host for HostState {
 
     fn all_token_bytes(&mut self) -> Result<(Vec<u32>, Vec<u8>)> {
         let (offsets, bytes) = self.vocabulary("all-token-bytes")?.all_token_bytes();
-        Ok((offsets.to_vec(), bytes.to_vec()))
+        let (offsets, bytes) = (offsets.to_vec(), bytes.to_vec());
+        self.crossed.enter(&offsets);
+        self.crossed.enter(&bytes);
+        Ok((offsets, bytes))
     }
 
     fn special_tokens(&mut self) -> Result<Vec<(TokenId, String)>> {
@@ -62,7 +69,10 @@ impl vocabulary::Host for HostState {
             )
             .into());
         }
-        Ok(vocabulary.encode(&text))
+        let ids = vocabulary.encode(&text);
+        self.crossed.leave(text.as_bytes());
+        self.crossed.enter(&ids);
+        Ok(ids)
     }
 }
 
@@ -95,31 +105,40 @@ impl HostState {
 
 impl edits::Host for HostState {
     fn add(&mut self, ids: Vec<TokenId>, values: Vec<f32>) -> Result<()> {
+        self.crossed.leave(&ids);
+        self.crossed.leave(&values);
         let (vocabulary_size, edits) = self.edits("add")?;
         Ok(edits.add(vocabulary_size, ids, values)?)
     }
 
     fn add_masked(&mut self, words: Vec<u32>, value: f32) -> Result<()> {
+        self.crossed.leave(&words);
+        self.crossed.leave(&[value]);
         let (vocabulary_size, edits) = self.edits("add-masked")?;
         Ok(edits.add_masked(vocabulary_size, words, value)?)
     }
 
     fn scale(&mut self, ids: Vec<TokenId>, divisor: f32) -> Result<()> {
+        self.crossed.leave(&ids);
+        self.crossed.leave(&[divisor]);
         let (vocabulary_size, edits) = self.edits("scale")?;
         Ok(edits.scale(vocabulary_size, ids, divisor)?)
     }
 
     fn deny(&mut self, ids: Vec<TokenId>) -> Result<()> {
+        self.crossed.leave(&ids);
         let (vocabulary_size, edits) = self.edits("deny")?;
         Ok(edits.deny(vocabulary_size, ids)?)
     }
 
     fn allow(&mut self, ids: Vec<TokenId>) -> Result<()> {
+        self.crossed.leave(&ids);
         let (vocabulary_size, edits) = self.edits("allow")?;
         Ok(edits.allow(vocabulary_size, ids)?)
     }
 
     fn mask(&mut self, words: Vec<u32>) -> Result<()> {
+        self.crossed.leave(&words);
         let (vocabulary_size, edits) = self.edits("mask")?;
         Ok(edits.mask(vocabulary_size, words)?)
     }
@@ -137,6 +156,7 @@ impl control::Host for HostState {
                 format!("`force` was given the id {id}, the vocabulary has {vocabulary_size}");
             return Err(HostFault::new(kind::INVALID_DECISION, message).into());
         }
+        self.crossed.leave(&ids);
         self.decide("force", Decision::Force(ids))
     }
 
@@ -150,6 +170,9 @@ impl logits::Host for HostState {
         let row = self.lent_row("top")?;
         let (mut ids, mut logits) = (Vec::new(), Vec::new());
         row::top_k(row, k as usize, &mut ids, &mut logits);
+        self.crossed.leave(&[k]);
+        self.crossed.enter(&ids);
+        self.crossed.enter(&logits);
         Ok(logits::Candidates { ids, logits })
     }
 
@@ -165,18 +188,26 @@ impl logits::Host for HostState {
             )
             .into());
         }
-        Ok(row::log_sum_exp(row, temperature))
+        let sum = row::log_sum_exp(row, temperature);
+        self.crossed.leave(&[temperature]);
+        self.crossed.enter(&[sum]);
+        Ok(sum)
     }
 
     fn row(&mut self) -> Result<Vec<f32>> {
-        Ok(self.lent_row("row")?.to_vec())
+        let row = self.lent_row("row")?.to_vec();
+        self.crossed.enter(&row);
+        Ok(row)
     }
 }
 
 impl random::Host for HostState {
     fn bits(&mut self, draw: u32) -> Result<u64> {
         self.only_in("bits", &[Phase::Process, Phase::Sample])?;
-        Ok(self.chance.bits(draw))
+        let bits = self.chance.bits(draw);
+        self.crossed.leave(&[draw]);
+        self.crossed.enter(&[bits]);
+        Ok(bits)
     }
 }
 
@@ -188,6 +219,7 @@ impl log::Host for HostState {
             log::Level::Warn => tracing::Level::WARN,
             log::Level::Error => tracing::Level::ERROR,
         };
+        self.crossed.leave(message.as_bytes());
         self.log.write(level, message);
         Ok(())
     }

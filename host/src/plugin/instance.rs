@@ -12,6 +12,7 @@ use super::bindings::logits_plugin::{self, LogitsPlugin, LogitsPluginPre};
 use super::bindings::sampler::{self, SamplerPlugin, SamplerPluginPre};
 use super::bindings::token::{self, TokenPlugin, TokenPluginPre};
 use super::bindings::types::{OpenError, SequenceInfo};
+use super::crossed::Crossed;
 use super::deadline::Deadline;
 use super::edits::Edits;
 use super::fault::{self, fault, kind};
@@ -230,6 +231,11 @@ impl Instance {
         )
     }
 
+    /// What the last call carried over the boundary.
+    pub(super) fn crossed(&self) -> Crossed {
+        self.store.data().crossed
+    }
+
     /// What the guest has said since the last time.
     pub(super) fn take_log(&mut self) -> Vec<LogLine> {
         self.store.data_mut().log.take()
@@ -267,7 +273,9 @@ impl Instance {
         })?;
         self.accept(said)?;
         self.take_edits(edits);
-        Ok(self.store.data_mut().decision.take())
+        let state = self.store.data_mut();
+        state.crossed.enter(accepted);
+        Ok(state.decision.take())
     }
 
     /// Calls `process` on a row. Its edits replace those in `edits`; the row
@@ -287,6 +295,9 @@ impl Instance {
         })?;
         let new_row = self.accept(said)?;
         self.take_edits(edits);
+        let crossed = &mut self.store.data_mut().crossed;
+        crossed.enter(accepted);
+        crossed.leave(new_row.as_deref().unwrap_or_default());
         Ok(new_row)
     }
 
@@ -302,7 +313,11 @@ impl Instance {
         let said = self.call_with_row(Phase::Sample, row, chance, deadline, |guest, store| {
             guest.sampler()?.call_sample(store, sequence, accepted)
         })?;
-        self.accept(said)
+        let token = self.accept(said)?;
+        let crossed = &mut self.store.data_mut().crossed;
+        crossed.enter(accepted);
+        crossed.leave(&[token]);
+        Ok(token)
     }
 
     /// A call that may read `row`: it gets a copy, as a store owns its data.
@@ -353,6 +368,7 @@ impl Instance {
         }
         let state = self.store.data_mut();
         state.phase = phase;
+        state.crossed = Crossed::default();
         state.log.clear_error();
         self.store.set_epoch_deadline(ticks(left));
         call(&self.guest, &mut self.store).map_err(|error| {

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
+use super::crossed::Crossed;
 use super::edits::Edits;
 use super::fault::{HostFault, kind};
 use super::memory::MemoryLimiter;
@@ -58,6 +59,8 @@ pub(super) struct HostState {
     /// The row that the call may read; lent for its duration.
     pub(super) row: Vec<f32>,
     pub(super) chance: Chance,
+    /// Over the boundary in the call that runs.
+    pub(super) crossed: Crossed,
     pub(super) log: Log,
     pub(super) memory: MemoryLimiter,
 }
@@ -76,6 +79,7 @@ impl HostState {
             decision: None,
             row: Vec::new(),
             chance: Chance::default(),
+            crossed: Crossed::default(),
             log: Log::new(stage),
             memory,
         }

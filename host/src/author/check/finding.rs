@@ -22,7 +22,7 @@ impl Findings {
     /// The first of a kind is kept.
     pub(super) fn add(&mut self, kind: &str, what: &str, cure: &str) {
         if self.seen.insert(kind.to_owned()) {
-            self.lines.push(format!("finding: {what}. Cure: {cure}."));
+            self.lines.push(line(what, cure));
         }
     }
 
@@ -42,6 +42,10 @@ impl Findings {
         self.notes.push(format!("note: {what}."));
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
     /// Prints all of it, and says whether all is well.
     pub(super) fn print(&self) -> bool {
         for line in self.lines.iter().chain(&self.notes) {
@@ -56,8 +60,14 @@ impl Findings {
             "checked {} contexts, {} positions, {} splits and {} rows: {found}",
             self.n_contexts, self.n_positions, self.n_splits, self.n_rows
         );
-        self.lines.is_empty()
+        self.is_empty()
     }
+}
+
+/// A finding in one line, whatever it quotes.
+pub(super) fn line(what: &str, cure: &str) -> String {
+    let words: Vec<_> = what.split_whitespace().collect();
+    format!("finding: {}. Cure: {cure}.", words.join(" "))
 }
 
 /// A place in a sequence, in words.
@@ -73,10 +83,12 @@ fn cure_of_fault(kind: &str) -> &'static str {
         "trap" => "return an error where something cannot be done; do not panic",
         "memory" => "keep less: a server gives each instance 256 MiB by default",
         "invalid_call" => {
-            "call each import only where the contract allows it, with values it takes"
+            "call each import only where the contract allows it, with values it takes and lists of \
+             at most 8 MiB"
         }
         "invalid_edit" => {
-            "give `edits` ids below `vocabulary-size` and finite values, or negative infinity to ban"
+            "give `edits` ids below `vocabulary-size`, finite values or negative infinity to ban, and \
+             one mask in the place of very many ids"
         }
         "invalid_decision" => "decide once in a call, with at least one id of the vocabulary",
         "invalid_row" => {

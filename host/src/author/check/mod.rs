@@ -1,5 +1,6 @@
 //! `sluice plugin check`: what would go wrong in a server, found without one.
 
+mod bans;
 mod chance;
 mod context;
 mod finding;
@@ -12,6 +13,7 @@ use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 
+use self::context::Context;
 use self::finding::{Findings, cure_of_upload};
 use self::subject::Subject;
 use super::workbench::{Workbench, parse_params};
@@ -41,11 +43,8 @@ pub(super) fn run(args: &CheckArgs) -> Result<bool, AuthorError> {
     let plugin = match bench.load(&bytes) {
         Ok(plugin) => plugin,
         Err(AuthorError::Upload(error)) => {
-            println!(
-                "finding: a server refuses it ({}): {error}. Cure: {}.",
-                error.code(),
-                cure_of_upload(error.code)
-            );
+            let what = format!("a server refuses it ({}): {error}", error.code());
+            println!("{}", finding::line(&what, cure_of_upload(error.code)));
             return Ok(false);
         }
         Err(other) => return Err(other),
@@ -70,8 +69,24 @@ fn behave(subject: &Subject<'_>, findings: &mut Findings) {
         chance::check(subject, &contexts, findings);
         replay::note_splits(subject, &contexts, findings);
     }
+    if subject.kind == Kind::LogitsProcessor {
+        bans::check(subject, &contexts, findings);
+    }
     sequences::check(subject, &contexts, findings);
     rows::check(subject, &contexts, findings);
+    let acts = subject.kind == Kind::Sampler || !contexts.iter().all(|c| is_idle(subject, c));
+    if findings.is_empty() && !acts {
+        findings.note(
+            "with these params it did nothing at any position, neither an edit nor a decision, so \
+             little was checked; give others with --params",
+        );
+    }
+}
+
+/// Whether the plugin changed and decided nothing in a context.
+fn is_idle(subject: &Subject<'_>, context: &Context) -> bool {
+    let all = &mut context.asked.iter();
+    all.all(|(n, outcome)| outcome.leaves(&subject.row(*n)[..=Subject::end_id() as usize]))
 }
 
 /// What the plugin is and asks for.

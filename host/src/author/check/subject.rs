@@ -66,6 +66,15 @@ impl<'a> Subject<'a> {
         row
     }
 
+    /// As `open`, for a chain that keeps what its stages did.
+    pub(super) fn open_explained(
+        &self,
+        prompt: &[TokenId],
+        findings: &mut Findings,
+    ) -> Option<OpenChain> {
+        self.open_with(prompt, 1, true, findings)?.pop()
+    }
+
     /// Opens one sequence in a fresh instance. What fails is a finding.
     pub(super) fn open(&self, prompt: &[TokenId], findings: &mut Findings) -> Option<OpenChain> {
         self.open_all(prompt, 1, findings)?.pop()
@@ -78,6 +87,16 @@ impl<'a> Subject<'a> {
         n: u32,
         findings: &mut Findings,
     ) -> Option<Vec<OpenChain>> {
+        self.open_with(prompt, n, false, findings)
+    }
+
+    fn open_with(
+        &self,
+        prompt: &[TokenId],
+        n: u32,
+        explain: bool,
+        findings: &mut Findings,
+    ) -> Option<Vec<OpenChain>> {
         let info = SequenceInfo {
             prompt: prompt.to_vec(),
             max_tokens: MAX_TOKENS,
@@ -86,7 +105,7 @@ impl<'a> Subject<'a> {
         let choices = Choices {
             n,
             seed: SEED,
-            explain: false,
+            explain,
         };
         match self
             .bench
