@@ -2,6 +2,7 @@
 //! there after the next start, whole, and nothing else is left.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -132,7 +133,10 @@ impl Ledger {
         }
         let hex = |bytes: &[u8]| -> String {
             let digest = Sha256::digest(bytes);
-            digest.iter().map(|byte| format!("{byte:02x}")).collect()
+            digest.iter().fold(String::new(), |mut text, byte| {
+                write!(text, "{byte:02x}").unwrap();
+                text
+            })
         };
         let expected: BTreeMap<_, _> = self
             .there

@@ -42,7 +42,7 @@ pub(super) struct Cache {
     /// differently.
     build: (u64, i64, i64),
     /// Locked by all that use the directory, as long as they do.
-    _lock: File,
+    lock: File,
 }
 
 /// What is kept of one compilation, beside its code.
@@ -82,13 +82,13 @@ impl Cache {
         let cache = Self {
             directory,
             build,
-            _lock: lock,
+            lock,
         };
         if is_alone {
             cache.sweep();
         }
         // A file system without locks costs no more than the sweep.
-        let _ = cache._lock.lock_shared();
+        let _ = cache.lock.lock_shared();
         cache.prune();
         Ok(cache)
     }
