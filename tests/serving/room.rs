@@ -54,12 +54,14 @@ async fn a_component_that_can_never_fit_is_refused_with_the_numbers() {
         }
     }
     // A large runtime's memory fits; under a lower limit it does not.
-    let large = module().with_memories(&[24 * 16]).embedded();
+    let large = Module::of(&guest("force"))
+        .with_memories(&[24 * 16])
+        .embedded();
     let (status, answer) = server.upload(large.clone()).await;
     assert_eq!(status, StatusCode::CREATED, "{answer}");
     let body = json!({
         "prompt": "Once", "max_tokens": 3, "temperature": 0,
-        "processors": [{"plugin": "counter"}],
+        "processors": [{"plugin": "force", "params": {"ids": [40, 41, 42]}}],
     });
     assert_eq!(
         server.complete(&body).await["usage"]["completion_tokens"],
@@ -144,13 +146,13 @@ async fn a_hundred_plugin_requests_at_once_on_one_thread() {
         command.args(["--plugin-call-ms", "500"]);
     });
     let server = &process.client;
-    for name in ["counter", "misbehave-token"] {
+    for name in ["force", "misbehave-token"] {
         assert_eq!(server.upload(guest(name)).await.0, StatusCode::CREATED);
     }
     // Equal prompts: each has a state of its own, told apart by nothing else.
     let body = json!({
         "prompt": "The same words", "max_tokens": 4, "ignore_eos": true, "logprobs": 0,
-        "processors": [{"plugin": "counter"}], "temperature": 0,
+        "processors": [{"plugin": "force", "params": {"ids": [40, 41, 42]}}], "temperature": 0,
     });
     let alone = server.complete(&body).await;
     for _ in 0..2 {
