@@ -1,7 +1,7 @@
 //! An author's commands, as the program runs them on real components.
 #![allow(clippy::unwrap_used)]
 
-#[path = "plugins/binary.rs"]
+#[path = "support/binary.rs"]
 mod binary;
 #[path = "author/faults.rs"]
 mod faults;
@@ -11,13 +11,6 @@ mod projects;
 mod server;
 #[path = "author/servers.rs"]
 mod servers;
-
-/// What `binary` makes its modules of.
-mod support {
-    pub(crate) fn component(name: &str) -> Vec<u8> {
-        std::fs::read(crate::guest(name)).unwrap()
-    }
-}
 
 use serde_json::{Value, json};
 use std::{

@@ -51,6 +51,21 @@ pub enum Command {
         /// The server waits for it at its start.
         #[arg(long)]
         shipped: bool,
+        /// Processor time of one compilation.
+        #[arg(long)]
+        compile_seconds: u64,
+        /// Address space of one compilation.
+        #[arg(long)]
+        compile_bytes: u64,
+        /// Memory of one instance.
+        #[arg(long)]
+        memory_bytes: u64,
+        /// Deadline of `describe`, in milliseconds.
+        #[arg(long)]
+        open_ms: u64,
+        /// The process that waits for the answer.
+        #[arg(long)]
+        parent: u32,
     },
 }
 
@@ -204,6 +219,19 @@ pub struct ServeConfig {
     #[arg(long, env = "SLUICE_PLUGIN_MEMORY_BYTES", default_value_t = 256 << 20, value_parser = at_least_one())]
     pub plugin_memory_bytes: u32,
 
+    /// Most plugins registered at once; each keeps an open file
+    #[arg(long, env = "SLUICE_MAX_PLUGINS", default_value_t = 2000, value_parser = at_least_one())]
+    pub max_plugins: u32,
+
+    /// Processor time that compiling a plugin may take, in seconds; one in
+    /// Python takes ten and more
+    #[arg(long, env = "SLUICE_PLUGIN_COMPILE_S", default_value_t = 40, value_parser = at_least_one())]
+    pub plugin_compile_s: u32,
+
+    /// Memory that compiling a plugin may take, in bytes of address space
+    #[arg(long, env = "SLUICE_PLUGIN_COMPILE_BYTES", default_value_t = 2 << 30, value_parser = at_least_one())]
+    pub plugin_compile_bytes: u32,
+
     /// Faults of one plugin within `--plugin-fault-window-s` after which
     /// requests with it get a 503, until it is enabled again; 0: never
     #[arg(long, env = "SLUICE_PLUGIN_MAX_FAULTS", default_value_t = 10)]
@@ -244,6 +272,9 @@ impl ServeConfig {
             open: Duration::from_millis(self.plugin_open_ms.into()),
             memory_bytes: self.plugin_memory_bytes as usize,
             upload_bytes: self.max_plugin_bytes as usize,
+            max_plugins: self.max_plugins,
+            compile: Duration::from_secs(self.plugin_compile_s.into()),
+            compile_bytes: self.plugin_compile_bytes.into(),
             breaker: plugin::Breaker {
                 faults: self.plugin_max_faults,
                 window: Duration::from_secs(self.plugin_fault_window_s.into()),
@@ -326,6 +357,9 @@ mod tests {
         assert_eq!(config.plugins().open, limits.open);
         assert_eq!(config.plugins().memory_bytes, limits.memory_bytes);
         assert_eq!(config.plugins().upload_bytes, limits.upload_bytes);
+        assert_eq!(config.plugins().max_plugins, limits.max_plugins);
+        assert_eq!(config.plugins().compile, limits.compile);
+        assert_eq!(config.plugins().compile_bytes, limits.compile_bytes);
         assert_eq!(config.plugins().breaker, limits.breaker);
         let requests = RequestLimits::default();
         assert_eq!(config.requests().request_bytes, requests.request_bytes);
@@ -354,12 +388,27 @@ mod tests {
             "--vocabulary",
             "v",
             "--snapshot",
+            "--compile-seconds",
+            "40",
+            "--compile-bytes",
+            "2147483648",
+            "--memory-bytes",
+            "4096",
+            "--open-ms",
+            "5",
+            "--parent",
+            "7",
         ];
         let Command::PluginCompile {
             output,
             vocabulary,
             snapshot,
             shipped,
+            compile_seconds,
+            compile_bytes,
+            memory_bytes,
+            open_ms,
+            parent,
         } = parse(&arguments).unwrap()
         else {
             panic!("another command");
@@ -367,6 +416,14 @@ mod tests {
         assert_eq!(output, PathBuf::from("out.bin"));
         assert_eq!(vocabulary, Some(PathBuf::from("v")));
         assert!(snapshot && !shipped);
-        assert!(parse(&["plugin-compile", "out.bin", "--snapshot"]).is_err());
+        assert_eq!((compile_seconds, compile_bytes), (40, 2 << 30));
+        assert_eq!((memory_bytes, open_ms, parent), (4096, 5, 7));
+        let without = |name: &str| {
+            let at = arguments.iter().position(|argument| *argument == name);
+            let at = at.unwrap();
+            parse(&[&arguments[..at], &arguments[at + 2..]].concat())
+        };
+        assert!(without("--parent").is_err());
+        assert!(without("--vocabulary").is_err());
     }
 }

@@ -13,12 +13,22 @@ fn main() -> ExitCode {
             vocabulary,
             snapshot,
             shipped,
+            compile_seconds,
+            compile_bytes,
+            memory_bytes,
+            open_ms,
+            parent,
         } => {
             return plugin::compile_child(&plugin::CompileTask {
                 output,
                 vocabulary,
                 snapshot,
                 shipped,
+                compile_seconds,
+                compile_bytes,
+                memory_bytes,
+                open_ms,
+                parent,
             });
         }
         Command::Plugin(command) => match author::run(command) {

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 use crate::assemble::{self, AssembleError, assemble};
 use crate::config::ServeConfig;
 use crate::http::{Access, Service, router};
@@ -44,6 +46,7 @@ pub enum ServeError {
 /// # Errors
 /// When a part cannot be had. The port is taken first, before any long work.
 pub fn serve(config: &ServeConfig) -> Result<(), ServeError> {
+    allow_files();
     let listener = listen(config)?;
     let address = listener.local_addr()?;
     let access = access(config.tokens.as_deref(), address)?;
@@ -68,6 +71,22 @@ pub fn serve(config: &ServeConfig) -> Result<(), ServeError> {
     runtime.shutdown_timeout(Duration::from_secs(1));
     wait_for(engine);
     Ok(served?)
+}
+
+/// Raises the number of open files to the most that this user may have: each
+/// plugin keeps one, its code, and many shells allow 1,024.
+fn allow_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(
+            "the limit of open files stays at {:?}: {error}",
+            limit.current
+        );
+    }
 }
 
 /// Registers the plugins of a folder, and those that change from then on, as

@@ -6,7 +6,17 @@ use std::path::Path;
 
 use serde_json::json;
 
-use crate::{binary, check, file, findings, guest, plugin, shipped, support};
+use crate::binary::{self, Module, main_module};
+use crate::{check, file, findings, guest, plugin, shipped};
+
+fn component(name: &str) -> Vec<u8> {
+    fs::read(guest(name)).unwrap()
+}
+
+/// The plugin as a core module that carries its type.
+fn module(name: &str) -> Vec<u8> {
+    Module::of(&component(name)).embedded()
+}
 
 /// The only finding about a file.
 fn finding(bytes: &[u8]) -> String {
@@ -60,23 +70,23 @@ fn huge_lists_are_found() {
 fn a_core_module_passes_if_it_carries_its_type() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("module.wasm");
-    fs::write(&path, binary::module("counter")).unwrap();
+    fs::write(&path, module("counter")).unwrap();
     let run = check(path.to_str().unwrap(), &json!({}));
     assert_eq!(run.code, Some(0), "{}{}", run.output, run.errors);
-    let bare = binary::main_module(&support::component("counter"));
+    let bare = main_module(&component("counter"));
     assert_refused(&bare, &["invalid_component"]);
 }
 
 #[test]
 fn compiled_code_is_no_component() {
     let engine = wasmtime::Engine::default();
-    let code = engine.precompile_component(&support::component("counter"));
+    let code = engine.precompile_component(&component("counter"));
     assert_refused(&code.unwrap(), &["native_code"]);
 }
 
 #[test]
 fn missing_exports_are_found() {
-    let counter = support::component("counter");
+    let counter = component("counter");
     for (part, other, code) in [
         ("sampling/plugin@", "sampling/plagin@", "no_kind"),
         (
@@ -90,24 +100,21 @@ fn missing_exports_are_found() {
     }
 }
 
-/// `poll` is used by `streams`, which `stderr` uses: with the first and the last
-/// in one package and the other in another, each package needs the other.
 #[test]
 fn packages_that_form_a_cycle_are_found() {
-    let module = binary::module("wasi");
-    let module = binary::replaced(&module, "wasi:io/streams@", "wasi:xx/streams@");
-    let cycle = binary::replaced(&module, "wasi:cli/stderr@", "wasi:io/stderrr@");
+    let cycle = binary::module_of_circular_packages(&component("counter"));
     assert_refused(&cycle, &["compile_crashed"]);
 }
 
 #[test]
 #[ignore = "takes minutes of processor time"]
 fn bombs_are_found() {
-    let loops = binary::module_with("counter", &binary::nested_loops(300, 1000));
-    assert_refused(&loops, &["too_complex", "compile_timeout"]);
-    let plain = [0, 0x41, 1, 0x1a, 0x41, 1, 0x1a, 0x0b];
-    let many = binary::module_with_many("counter", &plain, 900_000);
-    assert_refused(&many, &["too_complex", "compile_timeout"]);
+    let counter = || Module::of(&component("counter"));
+    let loops = counter().with_functions(1, |_| binary::nested_loops());
+    let many = counter().with_functions(900_000, binary::small_function);
+    for bomb in [loops, many] {
+        assert_refused(&bomb.embedded(), &["too_complex", "compile_timeout"]);
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "../support/binary.rs"]
 mod binary;
 mod chain;
 mod faults;

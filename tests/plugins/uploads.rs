@@ -1,10 +1,11 @@
 //! What an upload can do: become a plugin, or be refused with a reason.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sluice::plugin::{Kind, Registry, RemoveError, Runtime, UploadError};
 
-use crate::binary;
+use crate::binary::{self, Module};
 use crate::support::{compiler, component, limits};
 
 fn registry() -> Registry {
@@ -79,6 +80,26 @@ fn other_bytes_under_the_same_version_are_a_conflict() {
     assert_eq!(refusal(&registry, &other).code(), "version_conflict");
     assert!(Arc::ptr_eq(&registry.get("counter").unwrap(), &plugin));
     assert_eq!(registry.list().len(), 1);
+}
+
+#[test]
+fn a_registry_that_is_full_takes_no_more_until_one_is_removed() {
+    let limits = sluice::plugin::Limits {
+        max_instances: 4,
+        max_plugins: 2,
+        ..limits()
+    };
+    let registry = Registry::new(Runtime::new(limits).unwrap(), compiler());
+    registry.upload_builtin(&component("sampler")).unwrap();
+    registry.upload(&component("counter")).unwrap();
+    registry.upload(&component("force")).unwrap();
+    let error = refusal(&registry, &component("boost"));
+    assert_eq!(error.code(), "registry_full", "{error}");
+    assert!(error.to_string().contains("2 plugins"), "{error}");
+    // What is there is no more.
+    assert!(!registry.upload(&component("force")).unwrap().created);
+    registry.remove("counter").unwrap();
+    registry.upload(&component("boost")).unwrap();
 }
 
 #[test]
@@ -175,7 +196,10 @@ fn damaged_components_never_hurt_the_server() {
 #[test]
 fn a_core_module_that_carries_its_type_is_a_plugin() {
     let registry = registry();
-    let plugin = registry.upload(&binary::module("counter")).unwrap().plugin;
+    let plugin = registry
+        .upload(&Module::of(&component("counter")).embedded())
+        .unwrap()
+        .plugin;
     assert_eq!(
         (plugin.name.as_str(), plugin.kind),
         ("counter", Kind::TokenProcessor)
@@ -186,15 +210,49 @@ fn a_core_module_that_carries_its_type_is_a_plugin() {
     assert_eq!(error.code(), "invalid_component", "{error}");
 }
 
+/// A registry whose compiler may take no more than that.
+fn strict_registry(compile: Duration, compile_bytes: u64) -> Registry {
+    let limits = sluice::plugin::Limits {
+        max_instances: 4,
+        compile,
+        compile_bytes,
+        ..limits()
+    };
+    Registry::new(Runtime::new(limits).unwrap(), compiler())
+}
+
 #[test]
-#[ignore = "takes ten seconds of processor time"]
 fn a_component_that_compiles_for_minutes_is_cut_off() {
+    let registry = strict_registry(Duration::from_secs(2), 2 << 30);
+    for function in [binary::many_ways(), binary::nested_loops()] {
+        let bomb = Module::of(&component("counter")).with_functions(1, |_| function.clone());
+        let error = refusal(&registry, &bomb.embedded());
+        // On a busy machine the clock runs out before the processor time does.
+        let fits = ["too_complex", "compile_timeout"];
+        assert!(fits.contains(&error.code()), "{error}");
+        assert!(error.to_string().contains("limit"), "{error}");
+    }
+    registry.upload(&component("counter")).unwrap();
+}
+
+#[test]
+fn a_component_that_takes_gigabytes_to_compile_is_cut_off() {
+    let registry = strict_registry(Duration::from_secs(40), 256 << 20);
+    let functions =
+        Module::of(&component("counter")).with_functions(900_000, binary::small_function);
+    let error = refusal(&registry, &functions.embedded());
+    assert_eq!(error.code(), "too_complex", "{error}");
+    assert!(error.to_string().contains("256 MiB of memory"), "{error}");
+    registry.upload(&component("counter")).unwrap();
+}
+
+/// Whoever reads the metadata of such a module recurses without end.
+#[test]
+fn a_module_whose_packages_form_a_circle_is_refused() {
     let registry = registry();
-    let bomb = binary::module_with("counter", &binary::slow_function());
-    let error = refusal(&registry, &bomb);
-    // On a busy machine the clock runs out before the processor time does.
-    let fits = ["too_complex", "compile_timeout"];
-    assert!(fits.contains(&error.code()), "{error}");
+    let module = binary::module_of_circular_packages(&component("counter"));
+    let error = refusal(&registry, &module);
+    assert_eq!(error.code(), "compile_crashed", "{error}");
     registry.upload(&component("counter")).unwrap();
 }
 

@@ -2,8 +2,8 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use axum::{
-    body::Bytes,
-    http::{Method, Request, StatusCode},
+    body::{Body, Bytes},
+    http::{HeaderMap, Method, Request, Response, StatusCode},
 };
 use http_body_util::{BodyExt, Full};
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
@@ -76,6 +76,14 @@ impl Server {
     }
 
     async fn request(&self, method: Method, path: &str, body: Vec<u8>) -> (StatusCode, String) {
+        let response = self.respond(method, path, body).await;
+        let status = response.status();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        (status, String::from_utf8(body.into()).unwrap())
+    }
+
+    /// Sends a request and returns when the answer's head is there.
+    pub async fn respond(&self, method: Method, path: &str, body: Vec<u8>) -> Response<Body> {
         let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
         let request = Request::builder()
             .method(method)
@@ -83,10 +91,7 @@ impl Server {
             .header("content-type", "application/json")
             .body(Full::from(body))
             .unwrap();
-        let response = client.request(request).await.unwrap();
-        let status = response.status();
-        let body = response.into_body().collect().await.unwrap().to_bytes();
-        (status, String::from_utf8(body.into()).unwrap())
+        client.request(request).await.unwrap().map(Body::new)
     }
 
     pub async fn post(&self, path: &str, body: &Value) -> (StatusCode, Value) {
@@ -94,6 +99,20 @@ impl Server {
             self.request(Method::POST, path, body.to_string().into())
                 .await,
         )
+    }
+
+    /// The same with the answer's headers.
+    pub async fn post_for_headers(
+        &self,
+        path: &str,
+        body: &Value,
+    ) -> (StatusCode, HeaderMap, Value) {
+        let response = self
+            .respond(Method::POST, path, body.to_string().into())
+            .await;
+        let (status, headers) = (response.status(), response.headers().clone());
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        (status, headers, serde_json::from_slice(&body).unwrap())
     }
 
     /// The data of each event of a stream, `[DONE]` included.
@@ -147,17 +166,27 @@ pub struct Killable {
 impl Killable {
     /// Starts a server with the plugin store in `data`.
     pub fn start(data: &Path) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_sluice"))
+        Self::start_with(data, |_| ())
+    }
+
+    /// The same, with whatever else `set` sets.
+    pub fn start_with(data: &Path, set: impl FnOnce(&mut Command)) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sluice"));
+        command
             .args(["serve", "--port", "0", "--data"])
             .arg(data)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+            .stdout(Stdio::piped());
+        set(&mut command);
+        let mut child = command.spawn().unwrap();
         let url = Server::listening(child.stdout.take().unwrap());
         Self {
             child,
             client: Server { url, kept: None },
         }
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Ends it with SIGKILL.

@@ -60,7 +60,7 @@ codes! {
     NotFound "not_found" 404 "invalid_request_error" "There is no such route.";
     MethodNotAllowed "method_not_allowed" 405 "invalid_request_error" "The route exists, but not for this method.";
     BodyTimeout "body_timeout" 408 "invalid_request_error" "The body did not arrive in time.";
-    PluginConflict "plugin_conflict" 409 "invalid_request_error" "The registry holds other bytes under this name and version, or a plugin that must stay.";
+    PluginConflict "plugin_conflict" 409 "invalid_request_error" "The registry holds other bytes under this name and version, a plugin that must stay, or as many plugins as it may.";
     BodyTooLarge "body_too_large" 413 "invalid_request_error" "The body exceeds the limit for this route.";
     PluginError "plugin_error" 422 "plugin_error" "A stage of the request's chain failed while it ran; the message names stage and cause.";
     EngineError "engine_error" 500 "server_error" "The model failed, and with it the request.";

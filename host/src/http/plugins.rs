@@ -140,7 +140,7 @@ fn not_found(reference: &str) -> ApiError {
 fn upload_error(error: &UploadError) -> ApiError {
     let code = match error.code {
         UploadCode::TooLarge => Code::BodyTooLarge,
-        UploadCode::VersionConflict => Code::PluginConflict,
+        UploadCode::VersionConflict | UploadCode::RegistryFull => Code::PluginConflict,
         UploadCode::Internal => Code::InternalError,
         _ => Code::InvalidPlugin,
     };

@@ -1,6 +1,10 @@
 //! Compiled code that outlives the process: found again by what it was
 //! compiled from and with, believed only if it is whole and this user's own.
+//!
+//! Processes share the directory. What one of them was making when it was
+//! killed is removed by the next that finds itself alone with it.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,14 +19,19 @@ use wasmtime::Engine;
 
 use super::child::Report;
 
-/// Most files that are kept: two for each component.
-const MAX_FILES: usize = 128;
+/// Most files that are kept: two for each component. More would make a search
+/// for the oldest slow; fewer would have a server that holds a thousand plugins
+/// compile them again at every start.
+const MAX_FILES: usize = 4096;
 /// Most that they may take together.
 const MAX_BYTES: u64 = 1 << 30;
 /// What a process that died left half written is removed at this age.
 const MAX_WORK_AGE: Duration = Duration::from_hours(1);
 /// How files that are being written end.
 const WORK: &str = "work";
+/// How files of compiled code end, and the records that name them.
+const CODE: &str = "cwasm";
+const RECORD: &str = "json";
 /// How files of a model's vocabulary end.
 pub(super) const VOCABULARY: &str = "vocabulary";
 
@@ -32,6 +41,8 @@ pub(super) struct Cache {
     /// Of the executable: another build may compile, describe or snapshot
     /// differently.
     build: (u64, i64, i64),
+    /// Locked by all that use the directory, as long as they do.
+    lock: File,
 }
 
 /// What is kept of one compilation, beside its code.
@@ -61,9 +72,54 @@ impl Cache {
         let build = fs::metadata(executable).map_or((0, 0, 0), |file| {
             (file.size(), file.mtime(), file.mtime_nsec())
         });
-        let cache = Self { directory, build };
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(directory.join("lock"))?;
+        let is_alone = lock.try_lock().is_ok();
+        let cache = Self {
+            directory,
+            build,
+            lock,
+        };
+        if is_alone {
+            cache.sweep();
+        }
+        // A file system without locks costs no more than the sweep.
+        let _ = cache.lock.lock_shared();
         cache.prune();
         Ok(cache)
+    }
+
+    /// Removes what nobody is making any more: files half written, code that no
+    /// record names, and records without code.
+    fn sweep(&self) {
+        let mut named = HashSet::new();
+        for path in self.files(RECORD) {
+            let code = fs::read(&path)
+                .ok()
+                .and_then(|bytes| serde_json::from_slice::<Record>(&bytes).ok())
+                .and_then(|record| self.code_file(&record.code))
+                .filter(|code| code.exists());
+            match code {
+                Some(code) => drop(named.insert(code)),
+                None => drop(fs::remove_file(path)),
+            }
+        }
+        let orphans = self.files(CODE).filter(|path| !named.contains(path));
+        for path in orphans.chain(self.files(WORK)) {
+            // One that stays is pruned some day.
+            let _ = fs::remove_file(path);
+        }
+    }
+
+    /// The files whose names end so.
+    fn files(&self, extension: &str) -> impl Iterator<Item = PathBuf> {
+        let entries = fs::read_dir(&self.directory).into_iter().flatten();
+        let paths = entries.flatten().map(|entry| entry.path());
+        paths.filter(move |path| path.extension().is_some_and(|end| end == extension))
     }
 
     /// A new path for a file that is about to be written.
@@ -88,7 +144,7 @@ impl Cache {
 
     /// What was kept under a key, if it is whole.
     pub(super) fn find(&self, key: &str) -> Option<Compiled> {
-        let record = self.directory.join(format!("{key}.json"));
+        let record = self.directory.join(format!("{key}.{RECORD}"));
         let Record {
             report,
             prepared_for,
@@ -117,12 +173,12 @@ impl Cache {
             prepared_for: compiled.prepared_for.clone(),
             code: digest.clone(),
         };
-        let code = self.directory.join(format!("{digest}.cwasm"));
+        let code = self.directory.join(format!("{digest}.{CODE}"));
         File::open(&compiled.code)?.sync_all()?;
         fs::set_permissions(&compiled.code, Permissions::from_mode(0o600))?;
         fs::rename(&compiled.code, &code)?;
         compiled.code = code;
-        self.write(&format!("{key}.json"), &serde_json::to_vec(&record)?)?;
+        self.write(&format!("{key}.{RECORD}"), &serde_json::to_vec(&record)?)?;
         self.prune();
         Ok(())
     }
@@ -149,7 +205,7 @@ impl Cache {
     /// The file of a digest, which must be one: it comes from a file.
     fn code_file(&self, digest: &str) -> Option<PathBuf> {
         let is_digest = digest.len() == 64 && digest.bytes().all(|byte| byte.is_ascii_hexdigit());
-        is_digest.then(|| self.directory.join(format!("{digest}.cwasm")))
+        is_digest.then(|| self.directory.join(format!("{digest}.{CODE}")))
     }
 
     /// Removes what was used longest ago until the rest is within the bounds.
@@ -163,17 +219,15 @@ impl Cache {
             let path = entry.path();
             let Ok(file) = entry.metadata() else { continue };
             let used = file.modified().unwrap_or(now);
-            if path.extension().is_some_and(|extension| extension == WORK) {
-                if now.duration_since(used).is_ok_and(|age| age > MAX_WORK_AGE) {
+            // A vocabulary is small, and read again for each upload.
+            match path.extension().and_then(|extension| extension.to_str()) {
+                Some(WORK) if now.duration_since(used).is_ok_and(|age| age > MAX_WORK_AGE) => {
                     let _ = fs::remove_file(path);
                 }
-            } else if path
-                .extension()
-                .is_some_and(|extension| extension == VOCABULARY)
-            {
-                // Small, and read again for each upload.
-            } else if file.is_file() {
-                files.push((used, file.len(), path));
+                Some(CODE | RECORD) if file.is_file() => {
+                    files.push((used, file.len(), path));
+                }
+                _ => {}
             }
         }
         files.sort_unstable_by(|a, b| b.cmp(a));
@@ -257,6 +311,33 @@ mod tests {
         assert!(cache.find("other").is_none());
         let mode = fs::metadata(&cache.directory).unwrap().mode();
         assert_eq!(mode & 0o777, 0o700);
+    }
+
+    #[test]
+    fn what_a_killed_process_was_making_is_removed_by_the_next_that_is_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let first = cache(directory.path());
+        let kept = kept(&first);
+        let path = |name: &str| first.directory.join(name);
+        let code = format!("{}.{CODE}", hex(b"unnamed"));
+        let record = fs::read_to_string(&kept[0]).unwrap();
+        let lost = record.replace(&hex(b"code"), &hex(b"lost"));
+        let left = [
+            ("half.work", b"half".to_vec()),
+            (&code, b"unnamed".to_vec()),
+            ("lost.json", lost.into_bytes()),
+            ("torn.json", b"{".to_vec()),
+        ]
+        .map(|(name, bytes)| {
+            fs::write(path(name), bytes).unwrap();
+            path(name)
+        });
+        let second = cache(directory.path());
+        assert!(left.iter().all(|path| path.exists()), "another uses it");
+        drop((first, second));
+        let third = cache(directory.path());
+        assert!(!left.iter().any(|path| path.exists()));
+        assert!(kept.iter().all(|path| path.exists()) && third.find("k").is_some());
     }
 
     #[test]

@@ -19,7 +19,7 @@ use super::fault::kind;
 use super::inspect::{self, Form};
 use super::instance::{Description, Instance, InstanceError, Linked, shorten};
 use super::loaded::Kind;
-use super::runtime::{Limits, MAX_MEMORIES, Runtime, STACK_BYTES};
+use super::runtime::{Limits, MAX_MEMORIES, MAX_TABLES, Runtime, STACK_BYTES};
 use super::schema::ParamsSchema;
 use super::snapshot;
 use super::upload::{UploadCode, UploadError};
@@ -27,14 +27,8 @@ use super::vocabulary::Vocabulary;
 use super::vocabulary_file;
 use crate::engine::Fault;
 
-/// Processor time of one compilation. The largest known honest plugins are
-/// interpreters: JavaScript's and Python's take more than ten seconds on a slow
-/// machine.
-pub(super) const CPU_SECONDS: u64 = 40;
 /// What `prepare` may take of it and of the clock, once code is compiled.
 const PREPARE_SECONDS: u64 = 5;
-/// Address space of one compilation, beside what the process has at its start.
-pub(super) const COMPILE_BYTES: u64 = 2 << 30;
 /// What running adds: each memory reserves 4 GiB and its guards.
 const RUN_BYTES: u64 = MAX_MEMORIES as u64 * (5 << 30);
 /// Behind everything that answers requests.
@@ -55,12 +49,32 @@ pub struct CompileTask {
     pub snapshot: bool,
     /// Whether it came with the server, which waits for it at its start.
     pub shipped: bool,
+    /// Processor time of one compilation.
+    pub compile_seconds: u64,
+    /// Address space of one compilation, beside what the process has at its
+    /// start.
+    pub compile_bytes: u64,
+    /// Memory of one instance.
+    pub memory_bytes: u64,
+    /// Deadline of `describe`.
+    pub open_ms: u64,
+    /// The process that waits for the answer.
+    pub parent: u32,
 }
 
 impl CompileTask {
     /// The command line that says so.
     pub(super) fn arguments(&self) -> Vec<OsString> {
         let mut arguments = vec![self.output.clone().into_os_string()];
+        for (name, value) in [
+            ("--compile-seconds", self.compile_seconds),
+            ("--compile-bytes", self.compile_bytes),
+            ("--memory-bytes", self.memory_bytes),
+            ("--open-ms", self.open_ms),
+            ("--parent", self.parent.into()),
+        ] {
+            arguments.extend([name.into(), value.to_string().into()]);
+        }
         if let Some(path) = &self.vocabulary {
             arguments.extend(["--vocabulary".into(), path.clone().into_os_string()]);
         }
@@ -115,10 +129,13 @@ fn run<R>(task: &CompileTask, work: Work<R>) -> ExitCode
 where
     R: Serialize + Send + 'static,
 {
+    if !end_with(task.parent) {
+        return ExitCode::FAILURE;
+    }
     if !task.shipped {
         let _ = rustix::process::nice(NICENESS);
     }
-    let limits = limit_process(if task.snapshot { 2 } else { 1 });
+    let limits = limit_process(task);
     let task = task.clone();
     let outcome = std::thread::Builder::new()
         .stack_size(STACK_BYTES)
@@ -138,6 +155,16 @@ where
     }
 }
 
+/// Lets this process end when its parent does, however that happens: nobody
+/// reads the answer then, and the next server must not find a file that is
+/// still being written. False if the parent has gone already.
+fn end_with(parent: u32) -> bool {
+    // Where the system has no such signal the process ends with its limits.
+    #[cfg(any(target_os = "linux", target_os = "freebsd"))]
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    std::os::unix::process::parent_id() == parent
+}
+
 fn read_upload() -> Result<Vec<u8>, UploadError> {
     let mut bytes = Vec::new();
     io::stdin()
@@ -149,9 +176,9 @@ fn read_upload() -> Result<Vec<u8>, UploadError> {
 
 fn compile(bytes: &[u8], task: &CompileTask, limits: Option<ProcessLimits>) -> Outcome {
     let (bytes, kind) = component(bytes)?;
-    let runtime =
-        Runtime::on_demand(Limits::default()).map_err(|error| internal("compile", &error))?;
+    let runtime = runtime(task)?;
     let component = compile_component(&runtime, &bytes, &task.output)?;
+    check_resources(&component)?;
     if let Some(limits) = limits {
         limits.extend();
     }
@@ -172,6 +199,34 @@ fn compile(bytes: &[u8], task: &CompileTask, limits: Option<ProcessLimits>) -> O
     report.prepares = prepares.unwrap_or(false);
     report.is_final = prepares.is_some();
     Ok(report)
+}
+
+/// A runtime that holds the instances of this process to the server's limits.
+fn runtime(task: &CompileTask) -> Result<Arc<Runtime>, UploadError> {
+    let limits = Limits {
+        memory_bytes: usize::try_from(task.memory_bytes).unwrap_or(usize::MAX),
+        open: Duration::from_millis(task.open_ms),
+        ..Limits::default()
+    };
+    Runtime::on_demand(limits).map_err(|error| internal("compile", &error))
+}
+
+/// Refuses what the server's pool has no place for, as far as making an
+/// instance here would fail less clearly.
+fn check_resources(component: &Component) -> Result<(), UploadError> {
+    let Some(needs) = component.resources_required() else {
+        return Ok(());
+    };
+    for (what, n, limit) in [
+        ("memories", needs.num_memories, MAX_MEMORIES),
+        ("tables", needs.num_tables, MAX_TABLES),
+    ] {
+        if n > limit {
+            let message = format!("the component has {n} {what}, the limit is {limit}");
+            return Err(UploadError::new(UploadCode::TooComplex, message));
+        }
+    }
+    Ok(())
 }
 
 /// The upload as a component, and its kind.
@@ -210,8 +265,7 @@ fn snapshot_of(bytes: &[u8], task: &CompileTask, limits: Option<ProcessLimits>) 
     let (bytes, kind) = component(bytes)?;
     let path = task.vocabulary.as_deref().unwrap_or(Path::new(""));
     let (vocabulary, has_encoded) = read_vocabulary(path)?;
-    let runtime =
-        Runtime::on_demand(Limits::default()).map_err(|error| internal("compile", &error))?;
+    let runtime = runtime(task)?;
     let limit = Duration::from_secs(PREPARE_SECONDS);
     let snapshot = snapshot::take(&runtime, kind, &bytes, &vocabulary, limit, || {
         if let Some(limits) = limits {
@@ -373,15 +427,16 @@ fn set_limit(resource: Resource, current: u64, maximum: u64) -> rustix::io::Resu
 /// Limits processor time for a number of compilations, and address space. What
 /// a system does not have is left out: the parent's timeout
 /// holds everywhere.
-fn limit_process(n_compilations: u64) -> Option<ProcessLimits> {
-    let cpu_seconds = n_compilations * CPU_SECONDS;
+fn limit_process(task: &CompileTask) -> Option<ProcessLimits> {
+    let n_compilations = if task.snapshot { 2 } else { 1 };
+    let cpu_seconds = n_compilations * task.compile_seconds;
     let _ = set_limit(Resource::Core, 0, 0);
     let _ = set_limit(
         Resource::Cpu,
         cpu_seconds,
         cpu_seconds + PREPARE_SECONDS + 1,
     );
-    let compile_bytes = address_space_bytes()? + COMPILE_BYTES;
+    let compile_bytes = address_space_bytes()? + task.compile_bytes;
     let run_bytes = compile_bytes + RUN_BYTES;
     set_limit(Resource::As, compile_bytes, run_bytes).ok()?;
     Some(ProcessLimits {

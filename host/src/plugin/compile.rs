@@ -14,21 +14,19 @@ use serde::de::DeserializeOwned;
 use wasmtime::component::Component;
 
 use super::cache::{Cache, Compiled, VOCABULARY};
-use super::child::{COMPILE_BYTES, CPU_SECONDS, CompileTask, Outcome, SnapshotOutcome};
+use super::child::{CompileTask, Outcome, SnapshotOutcome};
 use super::inspect;
 use super::instance::{Linked, shorten};
 use super::loaded::Plugin;
 use super::record::Record;
-use super::runtime::Runtime;
+use super::runtime::{Limits, Runtime};
 use super::schema::ParamsSchema;
 use super::upload::{UploadCode, UploadError};
 use super::vocabulary::Vocabulary;
 
-/// How long a child may take, processor time or not.
-const TIMEOUT: Duration = Duration::from_secs(90);
-/// How long for a plugin that came with the server, which cannot start without
-/// it: the machine may be busy with other things.
-const SHIPPED_TIMEOUT: Duration = Duration::from_mins(5);
+/// How long a child may take by the clock. Its processor time is what is limited
+/// in earnest: a child gets little of a machine that is busy with its real work.
+const TIMEOUT: Duration = Duration::from_mins(10);
 /// How often a child is looked at.
 const POLL: Duration = Duration::from_millis(5);
 /// The most output that is read from a child: a description is far smaller.
@@ -113,7 +111,7 @@ impl Compiler {
             return Ok(plugin);
         }
         let work = self.cache.work_file();
-        let made = self.make(bytes, &work, builtin);
+        let made = self.make(bytes, &work, runtime.limits(), builtin);
         let plugin = made.and_then(|mut compiled| {
             let kept = compiled
                 .report
@@ -131,12 +129,26 @@ impl Compiler {
 
     /// Has an upload compiled into the file `work`, and again with what
     /// `prepare` leaves if that reads the vocabulary.
-    fn make(&self, bytes: &[u8], work: &Path, shipped: bool) -> Result<Compiled, UploadError> {
+    fn make(
+        &self,
+        bytes: &[u8],
+        work: &Path,
+        limits: &Limits,
+        shipped: bool,
+    ) -> Result<Compiled, UploadError> {
+        // The server's own are known to fit, and it cannot start without them.
+        let defaults = Limits::default();
+        let limits = if shipped { &defaults } else { limits };
         let mut task = CompileTask {
             output: work.to_owned(),
             vocabulary: self.vocabulary.as_ref().map(|file| file.path.clone()),
             snapshot: false,
             shipped,
+            compile_seconds: limits.compile.as_secs(),
+            compile_bytes: limits.compile_bytes,
+            memory_bytes: limits.memory_bytes as u64,
+            open_ms: limits.open.as_millis() as u64,
+            parent: std::process::id(),
         };
         let mut report = self.run_child::<Outcome>(bytes, &task)??;
         let mut prepared_for = None;
@@ -172,11 +184,6 @@ impl Compiler {
         bytes: &[u8],
         task: &CompileTask,
     ) -> Result<T, UploadError> {
-        let timeout = if task.shipped {
-            SHIPPED_TIMEOUT
-        } else {
-            TIMEOUT
-        };
         let mut child = Command::new(&self.executable)
             .arg("plugin-compile")
             .args(task.arguments())
@@ -198,7 +205,7 @@ impl Compiler {
             scope.spawn(move || stdin.map(|mut stdin| stdin.write_all(bytes)));
             let output = scope.spawn(|| read_bounded(stdout));
             let errors = scope.spawn(|| read_bounded(stderr));
-            let status = wait(&mut child, timeout);
+            let status = wait(&mut child);
             (status, output.join(), errors.join())
         });
         let (Ok(output), Ok(errors)) = (output, errors) else {
@@ -207,10 +214,14 @@ impl Compiler {
         match status {
             Ok(Some(status)) if status.success() => serde_json::from_slice(&output)
                 .map_err(|error| internal(format!("the compiler's report is broken: {error}"))),
-            Ok(Some(status)) => Err(read_failure(status, &String::from_utf8_lossy(&errors))),
+            Ok(Some(status)) => Err(read_failure(
+                task,
+                status,
+                &String::from_utf8_lossy(&errors),
+            )),
             Ok(None) => Err(UploadError::new(
                 UploadCode::CompileTimeout,
-                format!("the component took longer to compile than the limit of {timeout:?}"),
+                format!("the component took longer to compile than the limit of {TIMEOUT:?}"),
             )),
             Err(error) => Err(internal(format!("the compiler is lost: {error}"))),
         }
@@ -218,8 +229,8 @@ impl Compiler {
 }
 
 /// Waits for a child to end; `None` if it had to be killed at the timeout.
-fn wait(child: &mut Child, timeout: Duration) -> io::Result<Option<ExitStatus>> {
-    let end = Instant::now() + timeout;
+fn wait(child: &mut Child) -> io::Result<Option<ExitStatus>> {
+    let end = Instant::now() + TIMEOUT;
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
@@ -247,14 +258,15 @@ fn read_bounded(stream: Option<impl Read>) -> Vec<u8> {
 }
 
 /// Says why a child ended without a report.
-fn read_failure(status: ExitStatus, errors: &str) -> UploadError {
+fn read_failure(task: &CompileTask, status: ExitStatus, errors: &str) -> UploadError {
     let signal = |signal: rustix::process::Signal| status.signal() == Some(signal.as_raw());
     if signal(rustix::process::Signal::XCPU) || signal(rustix::process::Signal::KILL) {
         return UploadError::new(
             UploadCode::TooComplex,
             format!(
-                "the component took more than {CPU_SECONDS} s of processor time to compile, \
-                 which is the limit"
+                "the component took more than {} s of processor time to compile, which is the \
+                 limit",
+                task.compile_seconds
             ),
         );
     }
@@ -263,7 +275,7 @@ fn read_failure(status: ExitStatus, errors: &str) -> UploadError {
             UploadCode::TooComplex,
             format!(
                 "the component took more than {} MiB of memory to compile, which is the limit",
-                COMPILE_BYTES >> 20
+                task.compile_bytes >> 20
             ),
         );
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use wasmtime::ResourceLimiter;
 
 use super::fault::{HostFault, kind};
-use super::runtime::{MAX_CORE_INSTANCES, MAX_MEMORIES, MAX_TABLE_ELEMENTS, MAX_TABLES};
+use super::runtime::MAX_TABLE_ELEMENTS;
 
 /// What all instances of a runtime have taken, in bytes, and may take.
 #[derive(Debug)]
@@ -139,15 +139,18 @@ impl ResourceLimiter for MemoryLimiter {
         Err(HostFault::new(kind::MEMORY, format!("a table could not grow: {error}")).into())
     }
 
+    // What a component has of these is known before it is instantiated, and
+    // checked then, with the numbers.
+
     fn instances(&self) -> usize {
-        MAX_CORE_INSTANCES as usize
+        usize::MAX
     }
 
     fn memories(&self) -> usize {
-        MAX_MEMORIES as usize
+        usize::MAX
     }
 
     fn tables(&self) -> usize {
-        MAX_TABLES as usize
+        usize::MAX
     }
 }

@@ -91,7 +91,7 @@ impl Registry {
 
     /// Registers a plugin: a component, or a core module that carries its
     /// component type. The same bytes again change nothing. Blocks for the
-    /// time it takes to compile, at most three minutes and that of the
+    /// time it takes to compile, at most twenty minutes and that of the
     /// uploads before it.
     ///
     /// # Errors
@@ -139,6 +139,9 @@ impl Registry {
             return Ok(known(plugin));
         }
         let builtin = matches!(origin, Origin::Builtin);
+        if !matches!(origin, Origin::Builtin | Origin::Stored(_)) {
+            self.check_room()?;
+        }
         let mut plugin = self
             .compiler
             .compile(&self.runtime, bytes, &digest, builtin)?;
@@ -171,14 +174,16 @@ impl Registry {
                 ),
             ));
         }
-        if let (Some(store), Origin::Upload(_)) = (&self.store, origin) {
+        if let (Some(store), Origin::Upload(_) | Origin::Folder) = (&self.store, origin) {
             let known = store
                 .digest_of(&plugin.name, &plugin.version)
                 .map_err(not_kept)?;
             if let Some(other) = known.filter(|known| *known != digest) {
                 return Err(taken(&plugin, &other));
             }
-            store.keep(&plugin, bytes).map_err(not_kept)?;
+            if matches!(origin, Origin::Upload(_)) {
+                store.keep(&plugin, bytes).map_err(not_kept)?;
+            }
         }
         let plugin = Arc::new(plugin);
         let before =
@@ -189,6 +194,18 @@ impl Registry {
             plugin,
             created: true,
         })
+    }
+
+    /// Uploads that are compiled at the same time may come to one more each.
+    fn check_room(&self) -> Result<(), UploadError> {
+        let plugins = self.plugins.read().unwrap_or_else(PoisonError::into_inner);
+        let n = plugins.iter().filter(|plugin| !plugin.builtin).count();
+        let most = self.runtime.limits().max_plugins;
+        if n < most as usize {
+            return Ok(());
+        }
+        let message = format!("{n} plugins are registered, the limit is {most}; remove some");
+        Err(UploadError::new(UploadCode::RegistryFull, message))
     }
 
     /// The plugin that `name` (its newest version, pre-releases last), `name@version` or

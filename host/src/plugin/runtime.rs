@@ -88,6 +88,16 @@ pub struct Limits {
     pub total_memory_bytes: usize,
     /// Size of an upload. Default 64 MiB: a Python plugin has 18.
     pub upload_bytes: usize,
+    /// Plugins registered at once, those aside that came with the server. Default
+    /// 2,000: each keeps an open file and a place in the cache of compiled code.
+    pub max_plugins: u32,
+    /// Processor time of compiling an upload, in whole seconds. Default 40 s:
+    /// the largest known honest plugins are interpreters, JavaScript's and
+    /// Python's, which take more than ten seconds on a slow machine.
+    pub compile: Duration,
+    /// Address space of compiling an upload, beside what the process has at its
+    /// start. Default 2 GiB: an interpreter's takes one.
+    pub compile_bytes: u64,
     /// When a plugin has failed too often. What came with the server is never
     /// taken from everybody for what one request does with it.
     pub breaker: Breaker,
@@ -108,6 +118,9 @@ impl Default for Limits {
             memory_bytes: 256 << 20,
             total_memory_bytes: 4 << 30,
             upload_bytes: 64 << 20,
+            max_plugins: 2000,
+            compile: Duration::from_secs(40),
+            compile_bytes: 2 << 30,
             breaker: Breaker::default(),
         }
     }

@@ -24,7 +24,7 @@ impl UploadError {
     }
 }
 
-/// Kinds of failed uploads. All but the last two are the upload's own fault.
+/// Kinds of failed uploads. All but the last three are the upload's own fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UploadCode {
     TooLarge,
@@ -45,6 +45,8 @@ pub enum UploadCode {
     CompileCrashed,
     /// Other bytes are registered under this name and version.
     VersionConflict,
+    /// No more plugins can be registered.
+    RegistryFull,
     /// The server could not do its part.
     Internal,
 }
@@ -70,6 +72,7 @@ impl UploadCode {
             Self::CompileTimeout => "compile_timeout",
             Self::CompileCrashed => "compile_crashed",
             Self::VersionConflict => "version_conflict",
+            Self::RegistryFull => "registry_full",
             Self::Internal => "internal",
         }
     }

@@ -131,6 +131,7 @@ pub(super) fn cure_of_upload(code: UploadCode) -> &'static str {
         UploadCode::TooComplex | UploadCode::CompileTimeout | UploadCode::CompileCrashed => {
             "make it smaller and its functions plainer; see what a generated function has"
         }
+        UploadCode::RegistryFull => "remove plugins from the registry",
         UploadCode::VersionConflict => "raise its version",
         UploadCode::Internal => "this is no fault of the plugin; see the message",
     }
