@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 use wasmtime::component::ResourceAny;
 
 use super::deadline::Deadline;
-use super::edits::{Edits, Overflow};
+use super::edits::{Edits, PASSES};
 use super::fault::{fault, kind};
 use super::instance::Instance;
 use super::loaded::Kind;
 use super::open::{OnFault, Source};
-use super::random::{Chance, lane};
 use super::record::{Breaker, LogLine};
 use super::report::{Change, Choice, Did, Effect, Explanation, Report};
 use super::state::Decision;
 use super::vocabulary::Vocabulary;
 use crate::engine::{Chain, Fault, Plan, TokenId};
+use sluice_contract::chance::{Chance, lane};
 use sluice_kernels::row::{self, RowState};
 
 /// The stage that faults of the model's own row name.
@@ -153,9 +153,9 @@ impl Stage {
     }
 
     fn apply_edits(&self, row: &mut [f32], bits: &mut [u32]) -> Result<(), Fault> {
-        self.edits.apply(row, bits).map_err(|Overflow| {
-            self.fault(kind::INVALID_EDIT, "its edits raised a logit to infinity")
-        })
+        self.edits
+            .apply(row, bits, PASSES)
+            .map_err(|overflow| self.fault(kind::INVALID_EDIT, overflow.to_string()))
     }
 
     /// Puts the row that `process` returned in the place of the old one. What

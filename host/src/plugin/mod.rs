@@ -33,7 +33,6 @@ mod loaded;
 mod memory;
 mod open;
 mod pool;
-mod random;
 mod record;
 mod registry;
 mod report;
