@@ -10,7 +10,7 @@ use sluice_plugin::{
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Params {
+pub(crate) struct Params {
     #[schemars(range(min = 1, max = 100))]
     sides: u32,
     #[schemars(range(max = 3))]

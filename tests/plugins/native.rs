@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 use sluice::{
-    engine::{Chain, Fault, Plan},
+    engine::{Fault, Plan},
     plugin::SequenceInfo,
 };
 use sluice_plugin::testing::{Exported, Outcome, Setup};

@@ -345,7 +345,10 @@ fn params_are_one_of_the_four() {
         (json!({"choice": ["a", "b"]}), "opens"),
         (json!({"lark": "start: /a/"}), "opens"),
         (json!({}), "invalid_params"),
-        (json!({"regex": "a", "lark": "start: /a/"}), "invalid_params"),
+        (
+            json!({"regex": "a", "lark": "start: /a/"}),
+            "invalid_params",
+        ),
         (json!({"json_schema": "a"}), "invalid_params"),
         (json!({"regex": ""}), "invalid_params"),
         (json!({"choice": []}), "invalid_params"),

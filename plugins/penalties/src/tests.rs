@@ -273,3 +273,14 @@ fn params_are_held_to_their_ranges() {
         assert_eq!(opens(params), "invalid_params", "{params}");
     }
 }
+
+/// The server takes them as what is off.
+#[test]
+fn the_schema_has_the_defaults() {
+    let schema = sluice_plugin::schema::<Params>();
+    let default = |name: &str| schema["properties"][name]["default"].clone();
+    assert_eq!(default("repetition_penalty"), json!(1.0));
+    assert_eq!(default("presence_penalty"), json!(0.0));
+    assert_eq!(default("frequency_context_size"), json!(0));
+    assert_eq!(default("history"), json!("generated"));
+}

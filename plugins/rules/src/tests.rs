@@ -140,7 +140,7 @@ fn params_are_held_to_their_ranges() {
         r#"{}"#,
         r#"{"allowed_token_ids": [0, 7]}"#,
         r#"{"logit_bias": {"0": -100, "7": 100}}"#,
-        r#"{"bad_words": ["x", [1, 2]]}"#,
+        r#"{"bad_words": ["7", [1, 2]]}"#,
         r#"{"min_tokens": 4096, "ignore_eos": true}"#,
         r#"{"no_repeat_ngram_size": 4294967295}"#,
     ] {

@@ -89,16 +89,19 @@ impl Stage {
     }
 }
 
+/// The names in the default order.
+pub(super) fn names() -> [&'static str; 10] {
+    Stage::DEFAULT_ORDER.map(Stage::name)
+}
+
 /// The schema of an order.
 pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
-    let names = Stage::DEFAULT_ORDER.map(Stage::name);
     let others = OTHER_NAMES.iter().map(|(other, _)| *other);
-    let known: Vec<_> = names.into_iter().chain(others).collect();
+    let known: Vec<_> = names().into_iter().chain(others).collect();
     json_schema!({
         "type": "array",
         "items": { "enum": known },
         "uniqueItems": true,
-        "default": names,
     })
 }
 

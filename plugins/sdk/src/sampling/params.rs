@@ -80,7 +80,7 @@ pub struct Params {
     /// The stages in order; one that is on must be there. Dynamic temperature
     /// and smoothing stand at temperature's place. Other names of a stage:
     /// typical and `typ_p`, `epsilon_cutoff`, `eta_cutoff`.
-    #[schemars(schema_with = "order::schema")]
+    #[schemars(schema_with = "order::schema", extend("default" = order::names()))]
     pub order: Option<Vec<String>>,
 }
 
