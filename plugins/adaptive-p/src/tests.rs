@@ -148,7 +148,7 @@ fn params_are_held_to_their_ranges() {
         opened.map_or_else(|failure| failure.kind, |_| "opens")
     };
     for params in [
-        r#"{}"#,
+        "{}",
         r#"{"temperature": 0, "dynatemp_range": 100, "dynatemp_exponent": 100}"#,
         r#"{"temperature": 100, "smoothing_factor": 1e9, "smoothing_curve": 3}"#,
         r#"{"top_n_sigma": -5}"#,

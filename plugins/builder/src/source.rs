@@ -12,16 +12,7 @@ use sha2::{Digest, Sha256};
 
 use crate::component::{Component, entries};
 
-/// What every component is made of: the SDK, the contract, and how it is built.
-const SHARED: [&str; 5] = [
-    "plugins/sdk/Cargo.toml",
-    "plugins/sdk/src",
-    "plugins/builder/src",
-    "wit",
-    "Cargo.toml",
-];
-
-/// SHA-256 over a component's own files, the SDK, the contract, how it is built,
+/// SHA-256 over a component's own files, the SDK with its contract, how it is built,
 /// and the locked versions of everything it is linked from, as lower-case hex.
 pub(crate) fn digest(root: &Path, component: &Component) -> Result<String> {
     let mut files = BTreeSet::new();

@@ -176,7 +176,7 @@ fn params_are_held_to_their_ranges() {
         opened.map_or_else(|failure| failure.kind, |_| "opens")
     };
     for params in [
-        r#"{}"#,
+        "{}",
         r#"{"dry_multiplier": 100, "dry_base": 1, "dry_allowed_length": 1}"#,
         r#"{"dry_base": 10, "dry_allowed_length": 1000}"#,
         r#"{"dry_range": 4294967295}"#,

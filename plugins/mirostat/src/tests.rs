@@ -159,7 +159,7 @@ fn params_are_held_to_their_ranges() {
         opened.map_or_else(|failure| failure.kind, |_| "opens")
     };
     for params in [
-        r#"{}"#,
+        "{}",
         r#"{"temperature": 0}"#,
         r#"{"temperature": 100}"#,
         r#"{"mirostat": 0}"#,

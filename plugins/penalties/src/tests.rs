@@ -247,7 +247,7 @@ fn params_are_held_to_their_ranges() {
         opened.map_or_else(|failure| failure.kind, |_| "opens")
     };
     for params in [
-        r#"{}"#,
+        "{}",
         r#"{"repetition_penalty": 0.001}"#,
         r#"{"repetition_penalty": 100}"#,
         r#"{"repetition_context_size": 4294967295}"#,
@@ -268,7 +268,7 @@ fn params_are_held_to_their_ranges() {
         r#"{"frequency_penalty": -1e39}"#,
         r#"{"history": "some"}"#,
         r#"{"penalty": 1}"#,
-        r#"[]"#,
+        "[]",
     ] {
         assert_eq!(opens(params), "invalid_params", "{params}");
     }

@@ -137,7 +137,7 @@ fn params_are_held_to_their_ranges() {
         opened.map_or_else(|failure| failure.kind, |_| "opens")
     };
     for params in [
-        r#"{}"#,
+        "{}",
         r#"{"allowed_token_ids": [0, 7]}"#,
         r#"{"logit_bias": {"0": -100, "7": 100}}"#,
         r#"{"bad_words": ["7", [1, 2]]}"#,

@@ -58,14 +58,14 @@ fn tidy(schema: &mut Schema) {
     }
     let format = schema.get("format").and_then(Value::as_str);
     let (least, most): (Value, Value) = match format {
-        Some("uint8" | "uint16" | "int8" | "int16") => (Value::Null, Value::Null),
         // The size of a component's pointers.
         Some("uint32" | "uint") => (0.into(), u32::MAX.into()),
         Some("uint64") => (0.into(), u64::MAX.into()),
         Some("int32" | "int") => (i32::MIN.into(), i32::MAX.into()),
         Some("int64") => (i64::MIN.into(), i64::MAX.into()),
         Some("float") => (f64::from(f32::MIN).into(), f64::from(f32::MAX).into()),
-        Some("double") => (Value::Null, Value::Null),
+        // They have bounds already, or none.
+        Some("uint8" | "uint16" | "int8" | "int16" | "double") => (Value::Null, Value::Null),
         _ => return,
     };
     let is_f32 = format == Some("float");

@@ -125,13 +125,10 @@ fn is_open(logit: f32) -> bool {
 
 /// The best token, as a sampler at temperature 0 takes it.
 fn chosen(row: Vec<f32>) -> Result<Outcome, Failure> {
-    match row.as_slice().top(1).ids.first() {
-        Some(&token) => Ok(Outcome::Chose { row, token }),
-        None => {
-            let message = "it banned the last token that was left";
-            Err(Failure::new("all_banned", message))
-        }
-    }
+    let best = row.as_slice().top(1).ids.first().copied();
+    let all_banned = || Failure::new("all_banned", "it banned the last token that was left");
+    let token = best.ok_or_else(all_banned)?;
+    Ok(Outcome::Chose { row, token })
 }
 
 fn sampled(row: &[f32], token: TokenId) -> Result<Outcome, Failure> {
