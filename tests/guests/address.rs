@@ -2,11 +2,12 @@
 //! sequence decides among the best tokens.
 
 use serde::Deserialize;
+use sluice_plugin::schemars::{self, JsonSchema};
 use sluice_plugin::{
     Description, OpenError, Plugin, Sampler, SequenceInfo, TokenId, export, logits,
 };
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Params {}
 
@@ -18,10 +19,7 @@ impl Plugin for Address {
     type Params = Params;
 
     fn describe() -> Description {
-        test_guests::description(
-            "address",
-            r#"{"type": "object", "additionalProperties": false}"#,
-        )
+        test_guests::description("address")
     }
 
     fn open(_: Params, _: SequenceInfo) -> Result<Self, OpenError> {

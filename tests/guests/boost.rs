@@ -3,9 +3,10 @@
 use serde::Deserialize;
 use sluice_plugin::{
     Description, LogitsProcessor, OpenError, Plugin, SequenceInfo, TokenId, edits, export,
+    schemars::{self, JsonSchema},
 };
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Params {
     id: TokenId,
@@ -18,18 +19,7 @@ impl Plugin for Boost {
     type Params = Params;
 
     fn describe() -> Description {
-        test_guests::description(
-            "boost",
-            r#"{
-                "type": "object",
-                "properties": {
-                    "id": { "type": "integer", "minimum": 0, "maximum": 4294967295 },
-                    "value": { "type": "number" }
-                },
-                "required": ["id", "value"],
-                "additionalProperties": false
-            }"#,
-        )
+        test_guests::description("boost")
     }
 
     fn open(params: Params, _: SequenceInfo) -> Result<Self, OpenError> {

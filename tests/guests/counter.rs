@@ -4,9 +4,10 @@
 use serde::Deserialize;
 use sluice_plugin::{
     Description, OpenError, Plugin, SequenceInfo, TokenId, TokenProcessor, control, export,
+    schemars::{self, JsonSchema},
 };
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Params {}
 
@@ -18,10 +19,7 @@ impl Plugin for Counter {
     type Params = Params;
 
     fn describe() -> Description {
-        test_guests::description(
-            "counter",
-            r#"{"type": "object", "additionalProperties": false}"#,
-        )
+        test_guests::description("counter")
     }
 
     fn open(_: Params, _: SequenceInfo) -> Result<Self, OpenError> {

@@ -4,17 +4,20 @@
 use serde::Deserialize;
 use sluice_plugin::{
     Description, LogitsProcessor, OpenError, Plugin, SequenceInfo, TokenId, edits, export, random,
+    schemars::{self, JsonSchema},
     vocabulary,
 };
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Params {
+pub(crate) struct Params {
+    #[schemars(range(min = 1, max = 100))]
     sides: u32,
+    #[schemars(range(max = 3))]
     place: u32,
 }
 
-struct Dice {
+pub(crate) struct Dice {
     params: Params,
     vocabulary_size: u32,
 }
@@ -23,18 +26,7 @@ impl Plugin for Dice {
     type Params = Params;
 
     fn describe() -> Description {
-        test_guests::description(
-            "dice",
-            r#"{
-                "type": "object",
-                "properties": {
-                    "sides": { "type": "integer", "minimum": 1, "maximum": 100 },
-                    "place": { "type": "integer", "minimum": 0, "maximum": 3 }
-                },
-                "required": ["sides", "place"],
-                "additionalProperties": false
-            }"#,
-        )
+        test_guests::description("dice")
     }
 
     fn open(params: Params, _: SequenceInfo) -> Result<Self, OpenError> {

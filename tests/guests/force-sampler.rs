@@ -1,9 +1,12 @@
 //! Samples the given ids in turn, then the sequence's first end id.
 
 use serde::Deserialize;
-use sluice_plugin::{Description, OpenError, Plugin, Sampler, SequenceInfo, TokenId, export};
+use sluice_plugin::{
+    Description, OpenError, Plugin, Sampler, SequenceInfo, TokenId, export,
+    schemars::{self, JsonSchema},
+};
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Params {
     ids: Vec<TokenId>,
@@ -19,15 +22,7 @@ impl Plugin for ForceSampler {
     type Params = Params;
 
     fn describe() -> Description {
-        test_guests::description(
-            "force-sampler",
-            r#"{
-                "type": "object",
-                "properties": { "ids": { "type": "array", "items": { "type": "integer", "minimum": 0 } } },
-                "required": ["ids"],
-                "additionalProperties": false
-            }"#,
-        )
+        test_guests::description("force-sampler")
     }
 
     fn open(params: Params, sequence: SequenceInfo) -> Result<Self, OpenError> {

@@ -3,9 +3,10 @@
 use serde::Deserialize;
 use sluice_plugin::{
     Description, OpenError, Plugin, SequenceInfo, TokenId, TokenProcessor, control, export,
+    schemars::{self, JsonSchema},
 };
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Params {
     ids: Vec<TokenId>,
@@ -20,15 +21,7 @@ impl Plugin for Force {
     type Params = Params;
 
     fn describe() -> Description {
-        test_guests::description(
-            "force",
-            r#"{
-                "type": "object",
-                "properties": { "ids": { "type": "array", "items": { "type": "integer", "minimum": 0 } } },
-                "required": ["ids"],
-                "additionalProperties": false
-            }"#,
-        )
+        test_guests::description("force")
     }
 
     fn open(params: Params, _: SequenceInfo) -> Result<Self, OpenError> {

@@ -4,19 +4,20 @@
 use std::hint::black_box;
 
 use serde::Deserialize;
+use sluice_plugin::schemars::{self, JsonSchema};
 use sluice_plugin::{
     Description, OpenError, Plugin, SequenceInfo, TokenId, TokenProcessor, control, edits, export,
 };
 
 const LENGTH: usize = 4 << 20;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Params {
     what: What,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum What {
     Edit,
@@ -31,15 +32,7 @@ impl Plugin for HugeList {
     type Params = Params;
 
     fn describe() -> Description {
-        test_guests::description(
-            "huge-list",
-            r#"{
-                "type": "object",
-                "properties": { "what": { "enum": ["edit", "force", "many"] } },
-                "required": ["what"],
-                "additionalProperties": false
-            }"#,
-        )
+        test_guests::description("huge-list")
     }
 
     fn open(params: Params, _: SequenceInfo) -> Result<Self, OpenError> {

@@ -4,9 +4,10 @@
 use serde::Deserialize;
 use sluice_plugin::{
     Description, LogitsProcessor, OpenError, Plugin, SequenceInfo, TokenId, export, logits,
+    schemars::{self, JsonSchema},
 };
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[derive(Default)]
 struct Params {
@@ -21,14 +22,7 @@ impl Plugin for Identity {
     type Params = Params;
 
     fn describe() -> Description {
-        test_guests::description(
-            "identity",
-            r#"{
-                "type": "object",
-                "properties": { "row": { "type": "boolean" } },
-                "additionalProperties": false
-            }"#,
-        )
+        test_guests::description("identity")
     }
 
     fn open(params: Params, _: SequenceInfo) -> Result<Self, OpenError> {

@@ -4,9 +4,10 @@
 use serde::Deserialize;
 use sluice_plugin::{
     Description, OpenError, Plugin, Sampler, SequenceInfo, TokenId, export, logits, random,
+    schemars::{self, JsonSchema},
 };
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Params {}
 
@@ -18,10 +19,7 @@ impl Plugin for Luck {
     type Params = Params;
 
     fn describe() -> Description {
-        test_guests::description(
-            "luck",
-            r#"{"type": "object", "additionalProperties": false}"#,
-        )
+        test_guests::description("luck")
     }
 
     fn open(_: Params, _: SequenceInfo) -> Result<Self, OpenError> {

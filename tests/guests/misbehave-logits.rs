@@ -7,13 +7,13 @@ use sluice_plugin::{
 };
 use test_guests::{Misbehaviour, commit};
 
-struct Misbehave(Misbehaviour);
+pub(crate) struct Misbehave(Misbehaviour);
 
 impl Plugin for Misbehave {
     type Params = Misbehaviour;
 
     fn describe() -> Description {
-        test_guests::description("misbehave-logits", Misbehaviour::SCHEMA)
+        test_guests::description("misbehave-logits")
     }
 
     fn open(params: Misbehaviour, _: SequenceInfo) -> Result<Self, OpenError> {

@@ -12,13 +12,15 @@ mod repetition;
 use serde::{Deserialize, de::IgnoredAny};
 use sluice_plugin::{
     Description, OpenError, Plugin, SequenceInfo, TokenId, TokenProcessor, edits, export,
+    schemars::{self, JsonSchema},
 };
 
 use crate::{frequency::Frequency, presence::Presence, repetition::Repetition};
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Params {
+    #[schemars(extend("exclusiveMinimum" = 0), range(max = 100))]
     repetition_penalty: f32,
     repetition_context_size: u32,
     presence_penalty: f32,
@@ -27,6 +29,7 @@ struct Params {
     frequency_context_size: u32,
     /// The mutant counts the prompt in any case.
     #[serde(rename = "history")]
+    #[schemars(with = "String", extend("enum" = ["generated", "all"], "default" = "generated"))]
     _history: IgnoredAny,
 }
 
@@ -58,7 +61,6 @@ impl Plugin for Mutant {
             name: "penalties",
             version: "0.1.1",
             summary: "Repetition, frequency and presence penalties, all over prompt and text.",
-            params_schema: include_str!("../../plugins/penalties/schema.json"),
         }
     }
 

@@ -2,17 +2,18 @@
 //! it returns.
 
 use serde::Deserialize;
+use sluice_plugin::schemars::{self, JsonSchema};
 use sluice_plugin::{
     Description, LogitsProcessor, OpenError, Plugin, SequenceInfo, TokenId, edits, export, logits,
 };
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Params {
     by: By,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum By {
     /// Adds to what is banned.
@@ -30,15 +31,7 @@ impl Plugin for Raise {
     type Params = Params;
 
     fn describe() -> Description {
-        test_guests::description(
-            "raise",
-            r#"{
-                "type": "object",
-                "properties": { "by": { "enum": ["edit", "row", "bias"] } },
-                "required": ["by"],
-                "additionalProperties": false
-            }"#,
-        )
+        test_guests::description("raise")
     }
 
     fn open(params: Params, _: SequenceInfo) -> Result<Self, OpenError> {

@@ -6,9 +6,10 @@
 use serde::Deserialize;
 use sluice_plugin::{
     Description, OpenError, Plugin, SequenceInfo, TokenId, TokenProcessor, export,
+    schemars::{self, JsonSchema},
 };
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Params {
     report_after: usize,
@@ -24,15 +25,7 @@ impl Plugin for Recorder {
     type Params = Params;
 
     fn describe() -> Description {
-        test_guests::description(
-            "recorder",
-            r#"{
-                "type": "object",
-                "properties": { "report_after": { "type": "integer", "minimum": 0 } },
-                "required": ["report_after"],
-                "additionalProperties": false
-            }"#,
-        )
+        test_guests::description("recorder")
     }
 
     fn open(params: Params, info: SequenceInfo) -> Result<Self, OpenError> {

@@ -6,6 +6,7 @@ use std::cell::Cell;
 use serde::Deserialize;
 use sluice_plugin::{
     Description, OpenError, Plugin, SequenceInfo, TokenId, TokenProcessor, control, edits, export,
+    schemars::{self, JsonSchema},
 };
 
 thread_local! {
@@ -13,13 +14,13 @@ thread_local! {
     static CALLS: Cell<u32> = const { Cell::new(0) };
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Params {
     what: What,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum What {
     /// The size of the last call.
@@ -45,17 +46,7 @@ impl Plugin for Remember {
     type Params = Params;
 
     fn describe() -> Description {
-        test_guests::description(
-            "remember",
-            r#"{
-                "type": "object",
-                "properties": {
-                    "what": { "enum": ["chunk", "calls", "decision", "static", "address"] }
-                },
-                "required": ["what"],
-                "additionalProperties": false
-            }"#,
-        )
+        test_guests::description("remember")
     }
 
     fn open(params: Params, _: SequenceInfo) -> Result<Self, OpenError> {

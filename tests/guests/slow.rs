@@ -3,11 +3,12 @@
 use std::hint::black_box;
 
 use serde::Deserialize;
+use sluice_plugin::schemars::{self, JsonSchema};
 use sluice_plugin::{
     Description, OpenError, Plugin, SequenceInfo, TokenId, TokenProcessor, export,
 };
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Params {
     /// Thousands of millions take a second.
@@ -22,11 +23,7 @@ impl Plugin for Slow {
     type Params = Params;
 
     fn describe() -> Description {
-        test_guests::description(
-            "slow",
-            r#"{"type": "object", "additionalProperties": false, "required": ["rounds"],
-                "properties": {"rounds": {"type": "integer", "minimum": 0}}}"#,
-        )
+        test_guests::description("slow")
     }
 
     fn open(params: Params, _: SequenceInfo) -> Result<Self, OpenError> {

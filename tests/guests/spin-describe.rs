@@ -11,7 +11,7 @@ impl Plugin for Described {
 
     fn describe() -> Description {
         test_guests::spin();
-        test_guests::description("spin-describe", "{}")
+        test_guests::description("spin-describe")
     }
 
     fn open((): (), _: SequenceInfo) -> Result<Self, OpenError> {

@@ -3,9 +3,10 @@
 use serde::Deserialize;
 use sluice_plugin::{
     Description, OpenError, Plugin, SequenceInfo, TokenId, TokenProcessor, export,
+    schemars::{self, JsonSchema},
 };
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Params {}
 
@@ -15,10 +16,7 @@ impl Plugin for Prepared {
     type Params = Params;
 
     fn describe() -> Description {
-        test_guests::description(
-            "spin-prepare",
-            r#"{"type": "object", "additionalProperties": false}"#,
-        )
+        test_guests::description("spin-prepare")
     }
 
     fn prepare() {

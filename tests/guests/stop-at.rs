@@ -3,9 +3,10 @@
 use serde::Deserialize;
 use sluice_plugin::{
     Description, OpenError, Plugin, SequenceInfo, TokenId, TokenProcessor, control, export,
+    schemars::{self, JsonSchema},
 };
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Params {
     tokens: usize,
@@ -20,15 +21,7 @@ impl Plugin for StopAt {
     type Params = Params;
 
     fn describe() -> Description {
-        test_guests::description(
-            "stop-at",
-            r#"{
-                "type": "object",
-                "properties": { "tokens": { "type": "integer", "minimum": 0, "maximum": 4294967295 } },
-                "required": ["tokens"],
-                "additionalProperties": false
-            }"#,
-        )
+        test_guests::description("stop-at")
     }
 
     fn open(params: Params, _: SequenceInfo) -> Result<Self, OpenError> {

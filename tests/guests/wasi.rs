@@ -4,6 +4,7 @@
 use serde::Deserialize;
 use sluice_plugin::{
     Description, OpenError, Plugin, SequenceInfo, TokenId, TokenProcessor, export,
+    schemars::{self, JsonSchema},
 };
 
 use crate::system::wasi::{
@@ -97,7 +98,7 @@ mod system {
     });
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Asks {
     what: String,
@@ -107,15 +108,7 @@ impl Plugin for Asks {
     type Params = Self;
 
     fn describe() -> Description {
-        test_guests::description(
-            "wasi",
-            r#"{
-                "type": "object",
-                "properties": { "what": { "type": "string" } },
-                "required": ["what"],
-                "additionalProperties": false
-            }"#,
-        )
+        test_guests::description("wasi")
     }
 
     fn open(params: Self, _: SequenceInfo) -> Result<Self, OpenError> {

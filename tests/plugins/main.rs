@@ -8,6 +8,7 @@ mod binary;
 mod chain;
 mod faults;
 mod grammar;
+mod native;
 mod snapshots;
 mod store;
 mod support;

@@ -7,15 +7,19 @@ mod word;
 use serde::Deserialize;
 use sluice_plugin::{
     Description, OpenError, Plugin, SequenceInfo, TokenId, TokenProcessor, edits, export,
+    schemars::{self, JsonSchema},
     vocabulary,
 };
 
 use crate::word::Word;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Params {
+    /// What the generated text must not contain.
+    #[schemars(length(min = 1), inner(length(min = 1)))]
     words: Vec<String>,
+    /// Whether upper and lower case ASCII letters are alike.
     #[serde(default)]
     ignore_case: bool,
 }
@@ -35,7 +39,6 @@ impl Plugin for BanWords {
             name: env!("CARGO_PKG_NAME"),
             version: env!("CARGO_PKG_VERSION"),
             summary: "Keeps words out of the generated text, however they are tokenised.",
-            params_schema: include_str!("../schema.json"),
         }
     }
 

@@ -6,12 +6,15 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 use sluice_plugin::{
     Description, OpenError, Plugin, SequenceInfo, TokenId, TokenProcessor, edits, export,
+    schemars::{self, JsonSchema},
     vocabulary,
 };
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Params {
+    /// Added to the logit of every token of the prompt; below 0 the text keeps away from it.
+    #[schemars(range(min = -100, max = 100))]
     boost: f32,
 }
 
@@ -35,7 +38,6 @@ impl Plugin for CiteFromPrompt {
             name: env!("CARGO_PKG_NAME"),
             version: env!("CARGO_PKG_VERSION"),
             summary: "Raises the tokens that the prompt has.",
-            params_schema: include_str!("../schema.json"),
         }
     }
 

@@ -5,12 +5,15 @@
 use serde::Deserialize;
 use sluice_plugin::{
     Description, OpenError, Plugin, SequenceInfo, TokenId, TokenProcessor, edits, export,
+    schemars::{self, JsonSchema},
     vocabulary,
 };
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Params {
+    /// What the generated text begins with.
+    #[schemars(length(min = 1, max = 10_000))]
     text: String,
 }
 
@@ -56,7 +59,6 @@ impl Plugin for ForcedPrefix {
             name: env!("CARGO_PKG_NAME"),
             version: env!("CARGO_PKG_VERSION"),
             summary: "The text begins with the given one, however it is tokenised.",
-            params_schema: include_str!("../schema.json"),
         }
     }
 

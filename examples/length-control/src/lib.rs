@@ -5,12 +5,18 @@
 use serde::Deserialize;
 use sluice_plugin::{
     Description, OpenError, Plugin, SequenceInfo, TokenId, TokenProcessor, edits, export,
+    schemars::{self, JsonSchema},
 };
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Params {
+    /// Tokens that come without a push.
+    #[schemars(range(max = 1_000_000))]
     from: usize,
+    /// What each further token adds to the logits of the end ids; below 0 it
+    /// makes the text longer.
+    #[schemars(range(min = -100, max = 100))]
     per_token: f32,
 }
 
@@ -35,7 +41,6 @@ impl Plugin for LengthControl {
             name: env!("CARGO_PKG_NAME"),
             version: env!("CARGO_PKG_VERSION"),
             summary: "Pushes the end as the text grows.",
-            params_schema: include_str!("../schema.json"),
         }
     }
 

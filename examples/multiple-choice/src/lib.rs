@@ -4,12 +4,15 @@
 use serde::Deserialize;
 use sluice_plugin::{
     Description, OpenError, Plugin, SequenceInfo, TokenId, TokenProcessor, control, edits, export,
+    schemars::{self, JsonSchema},
     vocabulary,
 };
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Params {
+    /// The texts of which the answer is one.
+    #[schemars(length(min = 1, max = 1000), inner(length(min = 1)))]
     choices: Vec<String>,
 }
 
@@ -17,29 +20,6 @@ struct MultipleChoice {
     choices: Vec<Vec<TokenId>>,
     end_ids: Vec<TokenId>,
     generated: Vec<TokenId>,
-}
-
-#[derive(Debug, PartialEq)]
-enum Next {
-    Stop,
-    Allow(Vec<TokenId>),
-}
-
-impl MultipleChoice {
-    /// What may follow the generated tokens.
-    fn next(&self) -> Next {
-        let rests = self.choices.iter();
-        let rests = rests.filter_map(|choice| choice.strip_prefix(self.generated.as_slice()));
-        let (complete, open): (Vec<_>, Vec<_>) = rests.partition(|rest| rest.is_empty());
-        if open.is_empty() {
-            return Next::Stop;
-        }
-        let mut allowed: Vec<_> = open.iter().map(|rest| rest[0]).collect();
-        if !complete.is_empty() {
-            allowed.extend(&self.end_ids);
-        }
-        Next::Allow(allowed)
-    }
 }
 
 impl Plugin for MultipleChoice {
@@ -50,7 +30,6 @@ impl Plugin for MultipleChoice {
             name: env!("CARGO_PKG_NAME"),
             version: env!("CARGO_PKG_VERSION"),
             summary: "The answer is one of the given texts.",
-            params_schema: include_str!("../schema.json"),
         }
     }
 
@@ -67,40 +46,25 @@ impl Plugin for MultipleChoice {
 impl TokenProcessor for MultipleChoice {
     fn plan(&mut self, accepted: &[TokenId]) -> Result<(), String> {
         self.generated.extend_from_slice(accepted);
-        match self.next() {
-            Next::Stop => control::stop(),
-            Next::Allow(ids) => edits::allow(&ids),
+        let choices = self.choices.iter();
+        let rests = choices.filter_map(|choice| choice.strip_prefix(self.generated.as_slice()));
+        let (complete, open): (Vec<_>, Vec<_>) = rests.partition(|rest| rest.is_empty());
+        if open.is_empty() {
+            control::stop();
+            return Ok(());
         }
+        let mut allowed: Vec<_> = open.iter().map(|rest| rest[0]).collect();
+        if !complete.is_empty() {
+            allowed.extend(&self.end_ids);
+        }
+        edits::allow(&allowed);
         Ok(())
     }
 }
 
 export!(TokenProcessor for MultipleChoice);
 
-#[cfg(test)]
-mod tests {
-    use super::{MultipleChoice, Next};
-
-    /// What may follow where the choices are 5, 5 6 7 and 8 9, and 1 ends.
-    fn next(generated: &[u32]) -> Next {
-        MultipleChoice {
-            choices: vec![vec![5], vec![5, 6, 7], vec![8, 9]],
-            end_ids: vec![1],
-            generated: generated.to_vec(),
-        }
-        .next()
-    }
-
-    #[test]
-    fn tokens_follow_the_choices_and_stop_where_none_goes_on() {
-        assert_eq!(next(&[]), Next::Allow(vec![5, 5, 8]));
-        assert_eq!(next(&[8]), Next::Allow(vec![9]));
-        assert_eq!(next(&[8, 9]), Next::Stop);
-    }
-
-    #[test]
-    fn a_choice_that_another_continues_may_end() {
-        assert_eq!(next(&[5]), Next::Allow(vec![6, 1]));
-        assert_eq!(next(&[5, 6, 7]), Next::Stop);
-    }
+#[test]
+fn the_cases_hold() {
+    sluice_plugin::testing::cases::<MultipleChoice>(include_str!("../cases.json"));
 }

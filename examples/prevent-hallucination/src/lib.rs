@@ -9,16 +9,23 @@
 //! Choose a phrase that begins as the text does not.
 
 use serde::Deserialize;
+use sluice_plugin::schemars::{self, JsonSchema};
 use sluice_plugin::{
     Description, LogitsProcessor, OpenError, Plugin, SequenceInfo, TokenId, edits, export, logits,
     vocabulary,
 };
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Params {
+    /// The model is unsure where its best token is less probable, at
+    /// temperature 1.
+    #[schemars(range(max = 1), extend("exclusiveMinimum" = 0))]
     min_prob: f64,
+    /// What is written there. While the model is sure it cannot use the
+    /// phrase's first token.
     #[serde(default = "default_phrase")]
+    #[schemars(length(min = 1, max = 1000))]
     phrase: String,
 }
 
@@ -70,7 +77,6 @@ impl Plugin for PreventHallucination {
             name: env!("CARGO_PKG_NAME"),
             version: env!("CARGO_PKG_VERSION"),
             summary: "Writes a phrase and ends where the model is unsure.",
-            params_schema: include_str!("../schema.json"),
         }
     }
 

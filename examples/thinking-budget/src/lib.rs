@@ -4,13 +4,18 @@
 use serde::Deserialize;
 use sluice_plugin::{
     Description, OpenError, Plugin, SequenceInfo, TokenId, TokenProcessor, control, export,
+    schemars::{self, JsonSchema},
     vocabulary,
 };
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Params {
+    /// The most tokens before the end of thinking.
+    #[schemars(range(max = 10_000_000))]
     tokens: usize,
+    /// What ends thinking: a special token, or text.
+    #[schemars(length(min = 1, max = 1000))]
     #[serde(default = "default_end")]
     end: String,
 }
@@ -57,7 +62,6 @@ impl Plugin for ThinkingBudget {
             name: env!("CARGO_PKG_NAME"),
             version: env!("CARGO_PKG_VERSION"),
             summary: "Ends the thinking after so many tokens.",
-            params_schema: include_str!("../schema.json"),
         }
     }
 

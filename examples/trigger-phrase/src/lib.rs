@@ -4,13 +4,18 @@
 use serde::Deserialize;
 use sluice_plugin::{
     Description, OpenError, Plugin, SequenceInfo, TokenId, TokenProcessor, control, export,
+    schemars::{self, JsonSchema},
     vocabulary,
 };
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Params {
+    /// The text that triggers.
+    #[schemars(length(min = 1, max = 1000))]
     after: String,
+    /// What follows the token in which that text ends.
+    #[schemars(length(min = 1, max = 10_000))]
     phrase: String,
 }
 
@@ -64,7 +69,6 @@ impl Plugin for TriggerPhrase {
             name: env!("CARGO_PKG_NAME"),
             version: env!("CARGO_PKG_VERSION"),
             summary: "A phrase that always follows another.",
-            params_schema: include_str!("../schema.json"),
         }
     }
 

@@ -6,15 +6,21 @@
 use serde::Deserialize;
 use sluice_plugin::{
     Description, OpenError, Plugin, SequenceInfo, TokenId, TokenProcessor, edits, export,
+    schemars::{self, JsonSchema},
     vocabulary,
 };
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Params {
+    /// The secret by which the mark is found.
     key: u32,
+    /// Added to the logits of green tokens.
+    #[schemars(range(min = 0, max = 100))]
     #[serde(default = "default_bias")]
     bias: f32,
+    /// How many tokens are green.
+    #[schemars(extend("exclusiveMinimum" = 0, "exclusiveMaximum" = 1))]
     #[serde(default = "default_fraction")]
     fraction: f64,
 }
@@ -57,7 +63,6 @@ impl Plugin for Watermark {
             name: env!("CARGO_PKG_NAME"),
             version: env!("CARGO_PKG_VERSION"),
             summary: "Marks text so that the holder of a key can tell.",
-            params_schema: include_str!("../schema.json"),
         }
     }
 

@@ -8,17 +8,17 @@ use wasmtime::component::ResourceAny;
 
 use super::crossed::Crossed;
 use super::deadline::Deadline;
-use super::edits::{Edits, Overflow};
+use super::edits::{Edits, PASSES, raise_banned};
 use super::fault::{fault, kind};
 use super::instance::Instance;
 use super::loaded::Kind;
 use super::open::{OnFault, Source};
-use super::random::{Chance, lane};
 use super::record::{Breaker, LogLine};
 use super::report::{Change, Choice, Did, Effect, Explanation, Report};
 use super::state::Decision;
 use super::vocabulary::Vocabulary;
 use crate::engine::{Chain, Fault, Plan, TokenId};
+use sluice_contract::chance::{Chance, lane};
 use sluice_kernels::row::{self, RowState};
 
 /// The stage that faults of the model's own row name.
@@ -168,9 +168,9 @@ impl Stage {
     }
 
     fn apply_edits(&self, row: &mut [f32], bits: &mut [u32]) -> Result<(), Fault> {
-        self.edits.apply(row, bits).map_err(|Overflow| {
-            self.fault(kind::INVALID_EDIT, "its edits raised a logit to infinity")
-        })
+        self.edits
+            .apply(row, bits, PASSES)
+            .map_err(|overflow| self.fault(kind::INVALID_EDIT, overflow.to_string()))
     }
 
     /// Puts the row that `process` returned in the place of the old one. What
@@ -209,7 +209,7 @@ impl Stage {
     /// Tokens that are banned in `row` and that it would raise if it could.
     fn raises_banned(&self, row: &[f32]) -> Vec<TokenId> {
         let Some(new_row) = &self.returned else {
-            return self.edits.raise_banned(row);
+            return raise_banned(&self.edits, row);
         };
         let pairs = (0..).zip(row.iter().zip(new_row));
         pairs

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use wasmtime::Trap;
 
+use super::edits::EditError;
 use crate::engine::Fault;
 
 /// The kinds of [`Fault`], stable.
@@ -45,10 +46,6 @@ impl HostFault {
         let message = message.into();
         Self { kind, message }
     }
-
-    pub(super) fn edit(message: impl Into<String>) -> Self {
-        Self::new(kind::INVALID_EDIT, message)
-    }
 }
 
 pub(super) fn fault(stage: &str, kind: &'static str, message: impl Into<String>) -> Fault {
@@ -70,6 +67,13 @@ pub(super) fn from_error(
 ) -> Fault {
     if let Some(HostFault { kind, message }) = error.downcast_ref() {
         return fault(stage, kind, format!("in `{function}`, {message}"));
+    }
+    if let Some(message) = error.downcast_ref::<EditError>() {
+        return fault(
+            stage,
+            kind::INVALID_EDIT,
+            format!("in `{function}`, {message}"),
+        );
     }
     let Some(trap) = error.downcast_ref::<Trap>() else {
         let cause = error.root_cause();

@@ -19,12 +19,12 @@ use super::fault::{self, fault, kind};
 use super::loaded::Kind;
 use super::memory::{MemoryBudget, MemoryLimiter};
 use super::pool::Permit;
-use super::random::Chance;
 use super::record::LogLine;
 use super::runtime::{Limits, Runtime, host_call_bytes, ticks};
 use super::state::{Decision, HostState, Phase};
 use super::vocabulary::Vocabulary;
 use crate::engine::{Fault, TokenId};
+use sluice_contract::chance::Chance;
 
 /// Longest message of a guest that a fault carries, in bytes.
 const MAX_MESSAGE_BYTES: usize = 2_000;

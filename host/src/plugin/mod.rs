@@ -34,7 +34,6 @@ mod loaded;
 mod memory;
 mod open;
 mod pool;
-mod random;
 mod record;
 mod registry;
 mod report;

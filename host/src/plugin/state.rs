@@ -7,10 +7,10 @@ use super::crossed::Crossed;
 use super::edits::Edits;
 use super::fault::{HostFault, kind};
 use super::memory::MemoryLimiter;
-use super::random::Chance;
 use super::record::LogLine;
 use super::vocabulary::Vocabulary;
 use crate::engine::TokenId;
+use sluice_contract::chance::Chance;
 
 /// The call that the guest is in: it decides which imports it may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

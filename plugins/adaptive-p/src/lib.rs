@@ -11,18 +11,26 @@ use sluice_plugin::{
     Description, OpenError, Plugin, Sampler, SequenceInfo, TokenId, export, random,
     ranking::{HostRow, Row},
     sampling::{self, Pipeline},
+    schemars::{self, JsonSchema},
     vocabulary,
 };
 
 use crate::aim::Aim;
 
-/// The schema refuses unknown members.
-#[derive(Clone, Debug, Deserialize)]
+// Only the schema refuses unknown members: serde cannot beside `flatten`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(default)]
+#[schemars(extend("additionalProperties" = false))]
 struct Params {
     #[serde(flatten)]
     sampling: sampling::Params,
+    /// The probability that drawn tokens should have on average; below 0: off,
+    /// an ordinary draw. llama.cpp, pull request 17927.
+    #[schemars(range(max = 1))]
     adaptive_target: f64,
+    /// How slowly the past is forgotten: each draw's share of the average
+    /// shrinks by this at the next.
+    #[schemars(range(min = 0, max = 0.99))]
     adaptive_decay: f64,
 }
 
@@ -76,7 +84,6 @@ impl Plugin for AdaptiveP {
             name: env!("CARGO_PKG_NAME"),
             version: env!("CARGO_PKG_VERSION"),
             summary: "Draws tokens whose probability is near a target on average.",
-            params_schema: include_str!("../schema.json"),
         }
     }
 

@@ -12,13 +12,16 @@ use sha2::{Digest, Sha256};
 
 use crate::component::{Component, entries};
 
-/// SHA-256 over a component's own files, the SDK, the contract, how it is built,
+/// SHA-256 over a component's own files, the SDK with its contract, how it is built,
 /// and the locked versions of everything it is linked from, as lower-case hex.
 pub(crate) fn digest(root: &Path, component: &Component) -> Result<String> {
     let mut files = BTreeSet::new();
-    for path in component.sources.iter().cloned().chain(
-        ["plugins/sdk", "plugins/builder/src", "wit", "Cargo.toml"].map(|path| root.join(path)),
-    ) {
+    for path in component
+        .sources
+        .iter()
+        .cloned()
+        .chain(["plugins/sdk", "plugins/builder/src", "Cargo.toml"].map(|path| root.join(path)))
+    {
         collect(&path, &mut files)?;
     }
     let mut hash = Sha256::new();

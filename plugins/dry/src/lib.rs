@@ -10,19 +10,29 @@ mod repeats;
 use serde::Deserialize;
 use sluice_plugin::{
     Description, OpenError, Plugin, SequenceInfo, TokenId, TokenProcessor, edits, export,
+    schemars::{self, JsonSchema},
     vocabulary,
 };
 
 use crate::{breakers::Breakers, repeats::Strength};
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[allow(clippy::struct_field_names, reason = "the names of a request's fields")]
 struct Params {
+    /// The penalty of a repeat as long as `dry_allowed_length`; 0: off.
+    #[schemars(range(min = 0, max = 100))]
     dry_multiplier: f64,
+    /// What each further token of the repeat multiplies the penalty by.
+    #[schemars(range(min = 1, max = 10))]
     dry_base: f64,
+    /// The shortest repeat that is penalised, in tokens.
+    #[schemars(range(min = 1, max = 1000))]
     dry_allowed_length: usize,
+    /// Only the last so many tokens of prompt and generated text count; 0: all.
     dry_range: usize,
+    /// No repeat reaches across a token that contains one of these.
+    #[schemars(inner(length(min = 1)))]
     dry_sequence_breakers: Vec<String>,
 }
 
@@ -105,7 +115,6 @@ impl Plugin for Dry {
             name: env!("CARGO_PKG_NAME"),
             version: env!("CARGO_PKG_VERSION"),
             summary: "Penalises what would lengthen a repeat of the text's end.",
-            params_schema: include_str!("../schema.json"),
         }
     }
 

@@ -43,7 +43,6 @@ impl Plugin for Grammar {
             name: env!("CARGO_PKG_NAME"),
             version: env!("CARGO_PKG_VERSION"),
             summary: "Text that follows a JSON Schema, a regular expression, a list or a grammar.",
-            params_schema: include_str!("../schema.json"),
         }
     }
 

@@ -1,5 +1,6 @@
 //! What a text must follow, as the request says it.
 
+use std::borrow::Cow;
 use std::fmt::Display;
 
 use llguidance::api::{GrammarInit, TopLevelGrammar};
@@ -8,6 +9,7 @@ use llguidance::earley::lexerspec::LexerSpec;
 use llguidance::{ParserFactory, regex_to_lark};
 use serde::Deserialize;
 use serde_json::Value;
+use sluice_plugin::schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use crate::{lark, pattern, schema};
 
@@ -19,6 +21,48 @@ pub(crate) enum Source {
     Regex(String),
     Choice(Vec<String>),
     Lark(String),
+}
+
+/// Written by hand: an object of one member shows better as four optional ones
+/// than as four alternatives.
+impl JsonSchema for Source {
+    fn schema_name() -> Cow<'static, str> {
+        "Source".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let text = |description: &str| json_schema!({ "description": description, "type": "string", "minLength": 1 });
+        json_schema!({
+            "type": "object",
+            "properties": {
+                "json_schema": {
+                    "description": "The text is JSON that fits this JSON Schema, on one line, with \
+                        one space after each comma and colon between members; members in the order \
+                        of `properties`.",
+                    "type": ["object", "boolean"],
+                },
+                "regex": text(
+                    "The whole text matches this regular expression, in the syntax of the Rust \
+                     crate regex; \\d and \\w are ASCII. No look-around, no word boundaries, no back \
+                     references.",
+                ),
+                "choice": {
+                    "description": "The text is one of these.",
+                    "type": "array",
+                    "items": { "type": "string", "minLength": 1 },
+                    "minItems": 1,
+                },
+                "lark": text(
+                    "The text fits this grammar, in the variant of Lark's syntax that llguidance \
+                     reads, without %json, references to other grammars, special tokens and the \
+                     attributes stop, max_tokens and temperature.",
+                ),
+            },
+            "minProperties": 1,
+            "maxProperties": 1,
+            "additionalProperties": false,
+        })
+    }
 }
 
 impl Source {

@@ -2,8 +2,9 @@ use std::sync::OnceLock;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use sluice_plugin::TokenId;
+use sluice_plugin::{TokenId, testing::Setup};
 
+use crate::Grammar;
 use crate::matcher::Matcher;
 use crate::source::Source;
 use crate::tokens::Tokens;
@@ -327,5 +328,34 @@ proptest! {
             }
         }
         prop_assert_eq!(groups.mask().expect("a mask"), mask);
+    }
+}
+
+#[test]
+fn params_are_one_of_the_four() {
+    let opens = |params: &Value| {
+        let setup = Setup::of_texts(WORDS).params(params.to_string());
+        let opened = setup.open::<Grammar>();
+        opened.map_or_else(|failure| failure.kind, |_| "opens")
+    };
+    for (params, expected) in [
+        (json!({"json_schema": {}}), "opens"),
+        (json!({"json_schema": true}), "opens"),
+        (json!({"regex": "a"}), "opens"),
+        (json!({"choice": ["a", "b"]}), "opens"),
+        (json!({"lark": "start: /a/"}), "opens"),
+        (json!({}), "invalid_params"),
+        (
+            json!({"regex": "a", "lark": "start: /a/"}),
+            "invalid_params",
+        ),
+        (json!({"json_schema": "a"}), "invalid_params"),
+        (json!({"regex": ""}), "invalid_params"),
+        (json!({"choice": []}), "invalid_params"),
+        (json!({"choice": [""]}), "invalid_params"),
+        (json!({"lark": ""}), "invalid_params"),
+        (json!({"pattern": "a"}), "invalid_params"),
+    ] {
+        assert_eq!(opens(&params), expected, "{params}");
     }
 }

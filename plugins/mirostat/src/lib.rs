@@ -11,17 +11,26 @@ use sluice_plugin::{
     Description, OpenError, Plugin, Sampler, SequenceInfo, TokenId, export, random,
     ranking::{HostRow, Row},
     sampling::{self, Pipeline},
+    schemars::{self, JsonSchema},
     vocabulary,
 };
 
 use crate::bound::Bound;
 
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Params {
+    /// Divides the logits. Below 0.00001 the best token is taken.
+    #[schemars(range(min = 0, max = 100))]
     temperature: f32,
+    /// The version: 2, or 0 for a draw from all tokens. There is no version 1.
+    #[schemars(extend("enum" = [0, 2]))]
     mirostat: u32,
+    /// The surprise in bits that drawn tokens should have on average.
+    #[schemars(extend("exclusiveMinimum" = 0))]
     mirostat_tau: f64,
+    /// How fast the bound on surprise follows.
+    #[schemars(extend("exclusiveMinimum" = 0), range(max = 1))]
     mirostat_eta: f64,
 }
 
@@ -84,7 +93,6 @@ impl Plugin for Mirostat {
             name: env!("CARGO_PKG_NAME"),
             version: env!("CARGO_PKG_VERSION"),
             summary: "Draws so that tokens surprise by a constant amount on average.",
-            params_schema: include_str!("../schema.json"),
         }
     }
 

@@ -7,27 +7,43 @@ mod frequency;
 mod presence;
 mod repetition;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use sluice_plugin::{
     Description, OpenError, Plugin, SequenceInfo, TokenId, TokenProcessor, edits, export,
+    schemars::{self, JsonSchema},
 };
 
 use crate::{frequency::Frequency, presence::Presence, repetition::Repetition};
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Params {
+    /// Each distinct token of the prompt and the generated text once: a logit
+    /// above zero is divided by this, any other multiplied. 1 is neutral. Keskar
+    /// et al. 2019, arXiv 1909.05858.
+    #[schemars(with = "f32", extend("exclusiveMinimum" = 0, "default" = 1), range(max = 100))]
     repetition_penalty: Option<f32>,
+    /// Only the last so many tokens of prompt and generated text count for
+    /// `repetition_penalty`; 0: all.
     repetition_context_size: u32,
+    /// Taken from the logit of each token that occurs in the history.
     presence_penalty: f32,
+    /// Only the last so many tokens of the history count for
+    /// `presence_penalty`; 0: all.
     presence_context_size: u32,
+    /// Taken from the logit of each token of the history, once for each time it
+    /// occurs.
     frequency_penalty: f32,
+    /// Only the last so many tokens of the history count for
+    /// `frequency_penalty`; 0: all.
     frequency_context_size: u32,
+    /// What `presence_penalty` and `frequency_penalty` count: generated tokens,
+    /// as OpenAI defines them, or all, the prompt too.
     history: History,
 }
 
 /// What presence and frequency count. Repetition counts all.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, JsonSchema, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 enum History {
     #[default]
@@ -94,7 +110,6 @@ impl Plugin for Penalties {
             name: env!("CARGO_PKG_NAME"),
             version: env!("CARGO_PKG_VERSION"),
             summary: "Repetition, frequency and presence penalties.",
-            params_schema: include_str!("../schema.json"),
         }
     }
 

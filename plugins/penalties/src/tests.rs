@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use sluice_plugin::TokenId;
+use sluice_plugin::{TokenId, testing::Setup};
 
 use super::{Params, Penalties};
 
@@ -237,4 +237,50 @@ proptest! {
         let row = [3.0, -2.0, 0.5, 0.0, f32::NEG_INFINITY, 9.0];
         prop_assert_eq!(changed(&replayed, &row), changed(&stepped, &row));
     }
+}
+
+/// The first list is accepted, the second refused: the edges of each range.
+#[test]
+fn params_are_held_to_their_ranges() {
+    let opens = |params: &str| {
+        let opened = Setup::new(8).params(params).open::<Penalties>();
+        opened.map_or_else(|failure| failure.kind, |_| "opens")
+    };
+    for params in [
+        "{}",
+        r#"{"repetition_penalty": 0.001}"#,
+        r#"{"repetition_penalty": 100}"#,
+        r#"{"repetition_context_size": 4294967295}"#,
+        r#"{"presence_penalty": -3.4028234663852886e38}"#,
+        r#"{"frequency_penalty": 3.4028234663852886e38}"#,
+        r#"{"history": "all"}"#,
+    ] {
+        assert_eq!(opens(params), "opens", "{params}");
+    }
+    for params in [
+        r#"{"repetition_penalty": 0}"#,
+        r#"{"repetition_penalty": 100.1}"#,
+        r#"{"repetition_penalty": null}"#,
+        r#"{"repetition_context_size": -1}"#,
+        r#"{"presence_context_size": 4294967296}"#,
+        r#"{"frequency_context_size": 1.5}"#,
+        r#"{"presence_penalty": 1e39}"#,
+        r#"{"frequency_penalty": -1e39}"#,
+        r#"{"history": "some"}"#,
+        r#"{"penalty": 1}"#,
+        "[]",
+    ] {
+        assert_eq!(opens(params), "invalid_params", "{params}");
+    }
+}
+
+/// The server takes them as what is off.
+#[test]
+fn the_schema_has_the_defaults() {
+    let schema = sluice_plugin::schema::<Params>();
+    let default = |name: &str| schema["properties"][name]["default"].clone();
+    assert_eq!(default("repetition_penalty"), json!(1.0));
+    assert_eq!(default("presence_penalty"), json!(0.0));
+    assert_eq!(default("frequency_context_size"), json!(0));
+    assert_eq!(default("history"), json!("generated"));
 }

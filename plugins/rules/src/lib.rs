@@ -13,27 +13,40 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use sluice_plugin::{
     Description, OpenError, Plugin, SequenceInfo, TokenId, TokenProcessor, edits, export,
+    schemars::{self, JsonSchema},
     vocabulary,
 };
 
 use crate::bad_words::BadWords;
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct Params {
+    /// Every other token is banned.
+    #[schemars(with = "Vec<TokenId>", length(min = 1))]
     allowed_token_ids: Option<Vec<TokenId>>,
+    /// What to add to a token's logit, by decimal id. -100 does not ban.
+    #[schemars(schema_with = "logit_bias::schema")]
     logit_bias: BTreeMap<String, f32>,
+    /// Words or lists of token ids that are not generated. A word is tokenised
+    /// with and without a leading space; another tokenisation of the same text
+    /// is not caught.
     bad_words: Vec<BadWord>,
+    /// Nothing ends the sequence before so many tokens. At most `max_tokens`.
     min_tokens: u32,
+    /// Bans the ids by which the model ends a sequence. Stop ids of the request
+    /// still end it.
     ignore_eos: bool,
+    /// No so many tokens in a row occur twice in prompt and generated text; 0:
+    /// off.
     no_repeat_ngram_size: usize,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(untagged)]
 enum BadWord {
-    Text(String),
-    Ids(Vec<TokenId>),
+    Text(#[schemars(length(min = 1))] String),
+    Ids(#[schemars(length(min = 1))] Vec<TokenId>),
 }
 
 /// What the rules hold for one sequence.
@@ -63,7 +76,6 @@ impl Plugin for Rules {
             name: env!("CARGO_PKG_NAME"),
             version: env!("CARGO_PKG_VERSION"),
             summary: "Allowed tokens, biases, bad words, minimum length, no repeated n-grams.",
-            params_schema: include_str!("../schema.json"),
         }
     }
 

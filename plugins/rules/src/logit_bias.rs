@@ -2,9 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use sluice_plugin::TokenId;
+use sluice_plugin::{
+    TokenId,
+    schemars::{Schema, SchemaGenerator, json_schema},
+};
 
 use crate::ids;
+
+/// A map of decimal ids.
+pub(crate) fn schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "propertyNames": { "pattern": "^(0|[1-9][0-9]{0,9})$" },
+        "additionalProperties": { "type": "number", "minimum": -100, "maximum": 100 },
+    })
+}
 
 /// Ids and what to add to each. Only the canonical decimal form of an id is
 /// one: neither `01` nor `+1`.

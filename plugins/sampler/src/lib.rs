@@ -18,7 +18,6 @@ impl Plugin for Truncating {
             name: env!("CARGO_PKG_NAME"),
             version: env!("CARGO_PKG_VERSION"),
             summary: "Temperature, every truncation, then the draw, in any order.",
-            params_schema: include_str!("../schema.json"),
         }
     }
 

@@ -27,7 +27,7 @@ pub mod host {
                 import sluice:sampling/log@0.1.0;
             }
         ",
-        path: "../../wit",
+        path: "wit",
         generate_all,
         generate_unused_types: true,
     });
@@ -39,7 +39,7 @@ pub mod plugin {
             package sluice:sdk;
             world described { export sluice:sampling/plugin@0.1.0; }
         ",
-        path: "../../wit",
+        path: "wit",
         pub_export_macro: true,
         default_bindings_module: "sluice_plugin::bindings::plugin",
     });
@@ -51,7 +51,7 @@ pub mod token_processor {
             package sluice:sdk;
             world from-tokens { export sluice:sampling/token-processor@0.1.0; }
         ",
-        path: "../../wit",
+        path: "wit",
         with: { "sluice:sampling/types@0.1.0": crate::bindings::host::sluice::sampling::types },
         pub_export_macro: true,
         default_bindings_module: "sluice_plugin::bindings::token_processor",
@@ -64,7 +64,7 @@ pub mod logits_processor {
             package sluice:sdk;
             world from-logits { export sluice:sampling/logits-processor@0.1.0; }
         ",
-        path: "../../wit",
+        path: "wit",
         with: { "sluice:sampling/types@0.1.0": crate::bindings::host::sluice::sampling::types },
         pub_export_macro: true,
         default_bindings_module: "sluice_plugin::bindings::logits_processor",
@@ -77,7 +77,7 @@ pub mod sampler {
             package sluice:sdk;
             world to-token { export sluice:sampling/sampler@0.1.0; }
         ",
-        path: "../../wit",
+        path: "wit",
         with: { "sluice:sampling/types@0.1.0": crate::bindings::host::sluice::sampling::types },
         pub_export_macro: true,
         default_bindings_module: "sluice_plugin::bindings::sampler",

@@ -20,13 +20,6 @@ pub struct Exported<P>(PhantomData<P>);
 /// A sequence behind the shared reference that a resource's methods get.
 pub struct Open<P>(RefCell<P>);
 
-/// Compiles for token processors only.
-pub fn token_processor<P: TokenProcessor>() {}
-/// Compiles for logits processors only.
-pub fn logits_processor<P: LogitsProcessor>() {}
-/// Compiles for samplers only.
-pub fn sampler<P: Sampler>() {}
-
 /// A trap says only `unreachable`; the log says why.
 fn log_panics() {
     static ONCE: Once = Once::new();
@@ -37,16 +30,21 @@ fn log_panics() {
     });
 }
 
-fn open<P: Plugin>(info: types::SequenceInfo) -> Result<Open<P>, OpenError> {
-    log_panics();
-    let params = serde_json::from_str(&info.params)
+/// Opens a sequence with parameters that the schema has let through.
+pub(crate) fn open<P: Plugin>(params: &str, sequence: SequenceInfo) -> Result<P, OpenError> {
+    let params = serde_json::from_str(params)
         .map_err(|error| OpenError::InvalidParams(error.to_string()))?;
+    P::open(params, sequence)
+}
+
+fn open_exported<P: Plugin>(info: types::SequenceInfo) -> Result<Open<P>, OpenError> {
+    log_panics();
     let sequence = SequenceInfo {
         prompt: info.prompt,
         max_tokens: info.max_tokens,
         end_ids: info.end_ids,
     };
-    P::open(params, sequence).map(|state| Open(RefCell::new(state)))
+    open(&info.params, sequence).map(|state| Open(RefCell::new(state)))
 }
 
 impl<P: Plugin> plugin_export::Guest for Exported<P> {
@@ -57,7 +55,7 @@ impl<P: Plugin> plugin_export::Guest for Exported<P> {
             name: own.name.into(),
             version: own.version.into(),
             summary: own.summary.into(),
-            params_schema: own.params_schema.into(),
+            params_schema: crate::schema::<P::Params>().to_string(),
         }
     }
 
@@ -73,7 +71,7 @@ impl<P: TokenProcessor> token_export::Guest for Exported<P> {
 
 impl<P: TokenProcessor> token_export::GuestSequence for Open<P> {
     fn open(info: types::SequenceInfo) -> Result<token_export::Sequence, OpenError> {
-        open::<P>(info).map(token_export::Sequence::new)
+        open_exported::<P>(info).map(token_export::Sequence::new)
     }
 
     fn plan(&self, accepted: Vec<TokenId>) -> Result<(), String> {
@@ -87,7 +85,7 @@ impl<P: LogitsProcessor> logits_export::Guest for Exported<P> {
 
 impl<P: LogitsProcessor> logits_export::GuestSequence for Open<P> {
     fn open(info: types::SequenceInfo) -> Result<logits_export::Sequence, OpenError> {
-        open::<P>(info).map(logits_export::Sequence::new)
+        open_exported::<P>(info).map(logits_export::Sequence::new)
     }
 
     fn process(&self, accepted: Vec<TokenId>) -> Result<Option<Vec<f32>>, String> {
@@ -101,7 +99,7 @@ impl<P: Sampler> sampler_export::Guest for Exported<P> {
 
 impl<P: Sampler> sampler_export::GuestSequence for Open<P> {
     fn open(info: types::SequenceInfo) -> Result<sampler_export::Sequence, OpenError> {
-        open::<P>(info).map(sampler_export::Sequence::new)
+        open_exported::<P>(info).map(sampler_export::Sequence::new)
     }
 
     fn sample(&self, accepted: Vec<TokenId>) -> Result<TokenId, String> {

@@ -1,3 +1,4 @@
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 
 use crate::{OpenError, TokenId};
@@ -11,9 +12,6 @@ pub struct Description {
     pub version: &'static str,
     /// One sentence.
     pub summary: &'static str,
-    /// JSON Schema (2020-12) of the parameters. The host checks parameters
-    /// against it and names the field at fault, so ranges belong here.
-    pub params_schema: &'static str,
 }
 
 /// What a sequence knows when it opens, beside its parameters.
@@ -29,12 +27,14 @@ pub struct SequenceInfo {
 
 /// What every kind of plugin has. A value is the state of one sequence.
 pub trait Plugin: Sized + 'static {
-    /// The request's parameters. Mark it `#[serde(deny_unknown_fields)]`, and
-    /// optional members `#[serde(default)]`: defaults of the schema are not
-    /// filled in.
-    type Params: DeserializeOwned;
+    /// The request's parameters. Their [schema](crate::schema()) is derived,
+    /// and the host checks them against it before the request starts and names
+    /// the member at fault: a doc comment describes a member,
+    /// `#[schemars(range(min = 0, max = 1))]` bounds it, `#[serde(default)]`
+    /// makes it optional. `#[serde(deny_unknown_fields)]` refuses other members.
+    type Params: DeserializeOwned + JsonSchema;
 
-    /// Name, version, summary, schema. Runs at upload, without a model.
+    /// Name, version, summary. Runs at upload, without a model.
     fn describe() -> Description;
 
     /// Builds what depends on the vocabulary alone, before any sequence opens.

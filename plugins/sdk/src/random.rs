@@ -1,6 +1,9 @@
 //! The only source of chance.
 
+#[cfg(target_arch = "wasm32")]
 pub use crate::bindings::host::sluice::sampling::random::bits;
+#[cfg(not(target_arch = "wasm32"))]
+pub use crate::testing::imports::random::bits;
 
 /// A number in [0, 1) that depends on nothing but the request's seed, the
 /// choice, the position, the stage and `draw`.

@@ -3,41 +3,33 @@
 use std::hint::black_box;
 
 use serde::Deserialize;
-use sluice_plugin::{Description, log};
+use sluice_plugin::{
+    Description, log,
+    schemars::{self, JsonSchema},
+};
 
 /// The description of a test component.
-pub fn description(name: &'static str, params_schema: &'static str) -> Description {
+pub fn description(name: &'static str) -> Description {
     Description {
         name,
         version: "0.1.0",
         summary: "For tests.",
-        params_schema,
     }
 }
 
 /// How a component is to misbehave, and when.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Misbehaviour {
     fault: String,
     /// In the first call with so many generated tokens; absent: in `open`.
+    #[schemars(with = "usize")]
     after: Option<usize>,
     #[serde(skip)]
     generated: usize,
 }
 
 impl Misbehaviour {
-    /// The schema of its parameters.
-    pub const SCHEMA: &str = r#"{
-        "type": "object",
-        "properties": {
-            "fault": { "type": "string" },
-            "after": { "type": "integer", "minimum": 0, "maximum": 4294967295 }
-        },
-        "required": ["fault"],
-        "additionalProperties": false
-    }"#;
-
     /// The fault to commit while opening.
     pub fn at_open(&self) -> Option<&str> {
         self.after.is_none().then_some(&self.fault)

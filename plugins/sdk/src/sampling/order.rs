@@ -1,6 +1,16 @@
 //! Which stage comes when.
 
+use schemars::{Schema, SchemaGenerator, json_schema};
+
 use super::{Params, top_k};
+
+/// What clients call some stages, and the stage's name.
+const OTHER_NAMES: [(&str, &str); 4] = [
+    ("typical", "typical_p"),
+    ("typ_p", "typical_p"),
+    ("epsilon_cutoff", "epsilon"),
+    ("eta_cutoff", "eta"),
+];
 
 /// A stage that may be placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,15 +59,10 @@ impl Stage {
         }
     }
 
-    /// Reads a name, or another that clients use for the same stage:
-    /// `typical`, `typ_p`, `epsilon_cutoff`, `eta_cutoff`.
+    /// Reads a name, or another that clients use for the same stage.
     fn named(name: &str) -> Option<Self> {
-        let name = match name {
-            "typical" | "typ_p" => "typical_p",
-            "epsilon_cutoff" => "epsilon",
-            "eta_cutoff" => "eta",
-            same => same,
-        };
+        let other = OTHER_NAMES.iter().find(|(other, _)| *other == name);
+        let name = other.map_or(name, |(_, name)| name);
         let mut stages = Self::DEFAULT_ORDER.into_iter();
         stages.find(|stage| stage.name() == name)
     }
@@ -82,6 +87,22 @@ impl Stage {
             Self::Xtc => params.xtc_probability > 0.0 && params.xtc_threshold <= 0.5,
         }
     }
+}
+
+/// The names in the default order.
+pub(super) fn names() -> [&'static str; 10] {
+    Stage::DEFAULT_ORDER.map(Stage::name)
+}
+
+/// The schema of an order.
+pub(super) fn schema(_: &mut SchemaGenerator) -> Schema {
+    let others = OTHER_NAMES.iter().map(|(other, _)| *other);
+    let known: Vec<_> = names().into_iter().chain(others).collect();
+    json_schema!({
+        "type": "array",
+        "items": { "enum": known },
+        "uniqueItems": true,
+    })
 }
 
 /// The stages that are on, in the order asked for.

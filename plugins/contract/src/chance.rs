@@ -10,20 +10,20 @@ const ROUNDS: u32 = 10;
 
 /// Where a number is drawn: everything it depends on but the draw.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Chance {
+pub struct Chance {
     /// The request's seed.
-    pub(super) seed: i64,
+    pub seed: i64,
     /// Tokens generated before the one being sampled.
-    pub(super) position: u32,
+    pub position: u32,
     /// Index among the request's choices.
-    pub(super) choice: u32,
+    pub choice: u32,
     /// The stage, see [`lane`].
-    pub(super) lane: u32,
+    pub lane: u32,
 }
 
 impl Chance {
     /// 64 random bits.
-    pub(super) fn bits(self, draw: u32) -> u64 {
+    pub fn bits(self, draw: u32) -> u64 {
         let seed = self.seed as u64;
         let key = [seed as u32, (seed >> 32) as u32];
         let [high, low, ..] = philox([self.position, self.choice, draw, self.lane], key);
@@ -34,7 +34,7 @@ impl Chance {
 /// The lane of a stage that is not the sampler, whose lane is 0: FNV-1a of
 /// its name, so that no two stages of a chain draw the same number and adding
 /// one does not change what the others draw.
-pub(super) fn lane(stage: &str) -> u32 {
+pub fn lane(stage: &str) -> u32 {
     stage.bytes().fold(0x811C_9DC5, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     })
