@@ -40,12 +40,13 @@ impl Server {
     }
 
     /// Starts a server with the plugin store in `data`. A shell stands between,
-    /// which ends it when this process is gone, however that happens.
+    /// which ends it when this process is gone, however that happens; it keeps
+    /// no end of the output, so that a server that does not start is noticed.
     pub fn start_in(data: &Path, arguments: &[&str]) -> Self {
         let mut shell = Command::new("sh")
             .args([
                 "-c",
-                r#""$@" & server=$!; cat >/dev/null; kill $server"#,
+                r#""$@" & server=$!; exec >&-; cat >/dev/null; kill $server"#,
                 "sh",
             ])
             .arg(env!("CARGO_BIN_EXE_sluice"))
