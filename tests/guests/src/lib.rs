@@ -23,6 +23,7 @@ pub fn description(name: &'static str) -> Description {
 pub struct Misbehaviour {
     fault: String,
     /// In the first call with so many generated tokens; absent: in `open`.
+    #[serde(default)]
     #[schemars(with = "usize")]
     after: Option<usize>,
     #[serde(skip)]
