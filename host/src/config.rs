@@ -232,6 +232,15 @@ pub struct ServeConfig {
     #[arg(long, env = "SLUICE_PLUGIN_COMPILE_BYTES", default_value_t = 2 << 30, value_parser = at_least_one())]
     pub plugin_compile_bytes: u32,
 
+    /// Most memory of all plugin instances together, in MiB, of which one
+    /// uploaded plugin's get half at most
+    #[arg(long, env = "SLUICE_PLUGIN_TOTAL_MEMORY_MIB", default_value_t = 4096, value_parser = at_least_one())]
+    pub plugin_total_memory_mib: u32,
+
+    /// Longest a plugin may take to prepare for a vocabulary, in milliseconds
+    #[arg(long, env = "SLUICE_PLUGIN_PREPARE_MS", default_value_t = 10_000, value_parser = at_least_one())]
+    pub plugin_prepare_ms: u32,
+
     /// Faults of one plugin within `--plugin-fault-window-s` after which
     /// requests with it get a 503, until it is enabled again; 0: never
     #[arg(long, env = "SLUICE_PLUGIN_MAX_FAULTS", default_value_t = 10)]
@@ -271,6 +280,8 @@ impl ServeConfig {
             total: Duration::from_secs(self.plugin_total_s.into()),
             open: Duration::from_millis(self.plugin_open_ms.into()),
             memory_bytes: self.plugin_memory_bytes as usize,
+            total_memory_bytes: (self.plugin_total_memory_mib as usize) << 20,
+            prepare: Duration::from_millis(self.plugin_prepare_ms.into()),
             upload_bytes: self.max_plugin_bytes as usize,
             max_plugins: self.max_plugins,
             compile: Duration::from_secs(self.plugin_compile_s.into()),
@@ -356,6 +367,11 @@ mod tests {
         assert_eq!(config.plugins().total, limits.total);
         assert_eq!(config.plugins().open, limits.open);
         assert_eq!(config.plugins().memory_bytes, limits.memory_bytes);
+        assert_eq!(
+            config.plugins().total_memory_bytes,
+            limits.total_memory_bytes
+        );
+        assert_eq!(config.plugins().prepare, limits.prepare);
         assert_eq!(config.plugins().upload_bytes, limits.upload_bytes);
         assert_eq!(config.plugins().max_plugins, limits.max_plugins);
         assert_eq!(config.plugins().compile, limits.compile);
