@@ -290,7 +290,6 @@ impl ServeConfig {
                 faults: self.plugin_max_faults,
                 window: Duration::from_secs(self.plugin_fault_window_s.into()),
             },
-            ..plugin::Limits::default()
         }
     }
 

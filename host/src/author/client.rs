@@ -9,7 +9,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 
-use super::{AuthorError, read};
+use super::{AuthorError, SLOW_BYTES, read};
 
 /// The longest answer that is read, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
@@ -69,6 +69,9 @@ pub struct ReferenceArgs {
 /// When the server cannot be reached or refuses it.
 pub(super) fn push(args: &PushArgs) -> Result<bool, AuthorError> {
     let bytes = read(&args.file)?;
+    if bytes.len() > SLOW_BYTES {
+        eprintln!("the server compiles it; an interpreter takes half a minute and more");
+    }
     let (status, plugin) = args.server.ask(Method::PUT, "/v1/plugins", bytes)?;
     let known = if status == 201 { "" } else { ", known before" };
     println!("{}, {}{known}", named(&plugin), text(&plugin["digest"]));

@@ -45,6 +45,9 @@ pub enum PluginCommand {
     Remove(client::ReferenceArgs),
 }
 
+/// A component that is larger takes so long to compile that its author is told.
+const SLOW_BYTES: usize = 1 << 20;
+
 /// Why a command could not do its work.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorError {

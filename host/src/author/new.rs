@@ -61,6 +61,10 @@ pub(super) fn run(args: &NewArgs) -> Result<bool, AuthorError> {
         let path = path.to_owned();
         move |source| AuthorError::Write { path, source }
     };
+    if folder.exists() {
+        let message = format!("{} is there already; take another name", folder.display());
+        return Err(AuthorError::Usage(message));
+    }
     fs::create_dir(folder).map_err(failed(folder))?;
     for file in template::files(args.kind, args.lang) {
         let path = folder.join(file.path);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use tempfile::TempDir;
 
-use super::AuthorError;
+use super::{AuthorError, SLOW_BYTES};
 use crate::assemble;
 use crate::plugin::{
     Breaker, Choices, Compiler, Kind, Limits, OnFault, OpenChain, OpenError, Plugin, Registry,
@@ -53,6 +53,9 @@ impl Workbench {
     /// own: that the machine is busy is no fault of the plugin's. Processor time
     /// and memory are limited as ever.
     pub(super) fn load(&self, bytes: &[u8]) -> Result<Arc<Plugin>, AuthorError> {
+        if bytes.len() > SLOW_BYTES {
+            eprintln!("compiling; an interpreter takes half a minute and more");
+        }
         let executable = std::env::current_exe().map_err(AuthorError::Temporary)?;
         let compiler = Compiler::new(executable, self.cache.path())?;
         // Of its own: what others are named is of no concern.

@@ -40,6 +40,7 @@ mod report;
 mod runtime;
 mod schema;
 mod snapshot;
+mod stage;
 mod state;
 mod store;
 mod upload;

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use wasmtime::component::ResourceAny;
 
 use super::bindings::types;
-use super::chain::{ChainLimits, OpenChain, Stage};
+use super::chain::{ChainLimits, OpenChain};
 use super::deadline::Deadline;
 use super::fault::{fault, kind};
 use super::instance::{Instance, InstanceError, shorten};
@@ -16,6 +16,7 @@ use super::loaded::{Kind, Plugin};
 use super::pool::Permit;
 use super::report::Report;
 use super::runtime::{MAX_OPENING, Runtime};
+use super::stage::Stage;
 use super::vocabulary::Vocabulary;
 use crate::engine::{Fault, TokenId};
 

@@ -3,6 +3,7 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use semver::Version;
+use serde_json::{Map, Value};
 
 use super::cache::hex;
 use super::compile::Compiler;
@@ -174,6 +175,9 @@ impl Registry {
                 ),
             ));
         }
+        for shipped in plugins.iter().filter(|other| other.builtin) {
+            check_stand_in(&plugin, shipped)?;
+        }
         if let (Some(store), Origin::Upload(_) | Origin::Folder) = (&self.store, origin) {
             let known = store
                 .digest_of(&plugin.name, &plugin.version)
@@ -311,4 +315,22 @@ impl<'a> Reference<'a> {
 /// `sha256:` and the digest in lower-case hexadecimal.
 fn digest(bytes: &[u8]) -> String {
     format!("sha256:{}", hex(bytes))
+}
+
+/// A plugin with the name of a shipped one takes its place in the default chain,
+/// which gives it no parameters where a request has none.
+fn check_stand_in(plugin: &Plugin, shipped: &Plugin) -> Result<(), UploadError> {
+    let nothing = Value::Object(Map::new());
+    if plugin.name != shipped.name || shipped.validate_params(&nothing).is_err() {
+        return Ok(());
+    }
+    plugin.validate_params(&nothing).map_err(|error| {
+        let message = format!(
+            "{} comes with the server, and requests that say nothing of it use it without \
+             parameters, which this one refuses: {}; take another name, or let every parameter \
+             have a default",
+            shipped.name, error.message
+        );
+        UploadError::new(UploadCode::VersionConflict, message)
+    })
 }

@@ -125,6 +125,8 @@ pub(super) struct Log {
     n_messages: u32,
     /// Not taken yet.
     lines: Vec<LogLine>,
+    /// Printed, and not ended by a newline yet.
+    unfinished: Option<(tracing::Level, String)>,
     last_error: Option<String>,
 }
 
@@ -134,6 +136,7 @@ impl Log {
             stage: stage.to_owned(),
             n_messages: 0,
             lines: Vec::new(),
+            unfinished: None,
             last_error: None,
         }
     }
@@ -172,8 +175,31 @@ impl Log {
         self.lines.push(LogLine { level, message });
     }
 
+    /// Takes printed text, of which each line is a message.
+    pub(super) fn print(&mut self, level: tracing::Level, text: &str) {
+        if self.unfinished.as_ref().is_some_and(|(of, _)| *of != level) {
+            self.end_line();
+        }
+        for part in text.split_inclusive('\n') {
+            let (_, line) = self.unfinished.get_or_insert((level, String::new()));
+            line.push_str(part);
+            if line.ends_with('\n') || line.len() >= MAX_MESSAGE_BYTES {
+                self.end_line();
+            }
+        }
+    }
+
+    fn end_line(&mut self) {
+        if let Some((level, line)) = self.unfinished.take()
+            && !line.trim().is_empty()
+        {
+            self.write(level, line.trim_end().to_owned());
+        }
+    }
+
     /// The messages since the last time.
     pub(super) fn take(&mut self) -> Vec<LogLine> {
+        self.end_line();
         std::mem::take(&mut self.lines)
     }
 

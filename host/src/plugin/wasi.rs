@@ -194,9 +194,7 @@ fn write(stream: Option<u32>, arguments: &[Val], state: &mut HostState) {
         Some(STDERR) => tracing::Level::ERROR,
         _ => tracing::Level::INFO,
     };
-    for line in text.lines().filter(|line| !line.trim().is_empty()) {
-        state.log.write(level, line.to_owned());
-    }
+    state.log.print(level, &text);
 }
 
 #[cfg(test)]
