@@ -50,6 +50,29 @@ fn an_upload_is_found_by_name_version_and_digest() {
     assert_eq!(registry.list().len(), 1);
 }
 
+/// The default chain of every request uses what stands in for a shipped plugin.
+#[test]
+fn a_stand_in_for_a_shipped_plugin_works_without_parameters() {
+    let registry = registry();
+    registry.upload_builtin(&component("counter")).unwrap();
+    // It is a token processor too, and requires `tokens`.
+    let picky = binary::numbered(&component("stop-at"), 20);
+    let picky = binary::replaced(&picky, "stop-at", "counter");
+    let error = refusal(&registry, &picky);
+    assert_eq!(error.code(), "version_conflict", "{error}");
+    assert!(error.to_string().contains("\"tokens\""), "{error}");
+    assert_eq!(
+        registry.get("counter").unwrap().version.to_string(),
+        "0.1.0"
+    );
+    let modest = binary::numbered(&component("counter"), 20);
+    assert!(registry.upload(&modest).unwrap().created);
+    assert_eq!(
+        registry.get("counter").unwrap().version.to_string(),
+        "0.2.0"
+    );
+}
+
 #[test]
 fn what_is_removed_can_be_uploaded_again() {
     let registry = registry();
