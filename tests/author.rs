@@ -1,5 +1,5 @@
 //! An author's commands, as the program runs them on real components.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::expect_used, clippy::unwrap_used)]
 
 #[path = "support/binary.rs"]
 mod binary;

@@ -1,6 +1,6 @@
 //! A hundred JSON Schemas on the default model at temperature 1: what ends on
 //! its own fits its schema, what does not says so.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::expect_used, clippy::unwrap_used)]
 
 #[path = "support/server.rs"]
 mod server;

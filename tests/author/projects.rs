@@ -24,7 +24,7 @@ fn projects_in_other_languages_are_whole() {
     let folder = tempfile::tempdir().unwrap();
     for kind in KINDS {
         for (lang, own) in [
-            ("c", &["plugin.c", "Makefile"][..]),
+            ("c", &["plugin.h", "plugin.c", "Makefile"][..]),
             ("js", &["plugin.js", "build.mjs", "package.json"]),
             ("python", &["app.py", "requirements.txt"]),
         ] {

@@ -1,6 +1,6 @@
 //! The HTTP interface on a scripted model, with the shipped components: what
 //! is answered, what is refused, and that nothing is silently ignored.
-#![allow(clippy::unwrap_used, unreachable_pub)]
+#![allow(clippy::expect_used, clippy::unwrap_used, unreachable_pub)]
 
 mod access;
 mod answers;

@@ -1,7 +1,7 @@
 //! A plugin can hurt only its own request: the runtime with real components,
 //! through [`sluice::engine::Chain`].
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::expect_used, clippy::unwrap_used)]
 
 #[path = "../support/binary.rs"]
 mod binary;

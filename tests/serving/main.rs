@@ -1,7 +1,7 @@
 //! The real program on the default model, over HTTP: right answers, the same
 //! ones alone and in company, plugins that come and go meanwhile, and starts,
 //! kills and restarts.
-#![allow(clippy::unwrap_used, unreachable_pub)]
+#![allow(clippy::expect_used, clippy::unwrap_used, unreachable_pub)]
 
 mod answers;
 #[path = "../support/binary.rs"]

@@ -140,7 +140,8 @@ proptest! {
     }
 }
 
-/// The first list is accepted, the second refused: the edges of each range.
+/// The first list is accepted, the second refused: the edges of its own ranges,
+/// and the sampler's, whose edges the sampler's tests hold, flattened into them.
 #[test]
 fn params_are_held_to_their_ranges() {
     let opens = |params: &str| {
@@ -149,19 +150,7 @@ fn params_are_held_to_their_ranges() {
     };
     for params in [
         "{}",
-        r#"{"temperature": 0, "dynatemp_range": 100, "dynatemp_exponent": 100}"#,
-        r#"{"temperature": 100, "smoothing_factor": 1e9, "smoothing_curve": 3}"#,
-        r#"{"top_n_sigma": -5}"#,
-        r#"{"top_n_sigma": 100}"#,
-        r#"{"typical_p": 0.001}"#,
-        r#"{"typical_p": 1}"#,
-        r#"{"top_k": -1}"#,
-        r#"{"top_k": 2147483647}"#,
-        r#"{"top_p": 0}"#,
-        r#"{"epsilon_cutoff": 0.999, "eta_cutoff": 0.999}"#,
-        r#"{"top_a": 1, "min_p": 1, "xtc_probability": 1, "xtc_threshold": 1}"#,
-        r#"{"min_keep": 8}"#,
-        r#"{"order": ["typ_p", "xtc"]}"#,
+        r#"{"temperature": 0, "top_k": -1, "order": ["typ_p", "xtc"]}"#,
         r#"{"adaptive_target": -7}"#,
         r#"{"adaptive_target": 1, "adaptive_decay": 0.99}"#,
         r#"{"adaptive_decay": 0}"#,
@@ -170,31 +159,8 @@ fn params_are_held_to_their_ranges() {
     }
     for params in [
         r#"{"temperature": -0.1}"#,
-        r#"{"temperature": 100.1}"#,
-        r#"{"dynatemp_range": -1}"#,
-        r#"{"dynatemp_exponent": 101}"#,
-        r#"{"smoothing_factor": -1}"#,
-        r#"{"smoothing_curve": 0.9}"#,
-        r#"{"smoothing_curve": 3.1}"#,
-        r#"{"top_n_sigma": 101}"#,
-        r#"{"typical_p": 0}"#,
-        r#"{"typical_p": 1.1}"#,
-        r#"{"top_k": -2}"#,
-        r#"{"top_k": 2147483648}"#,
         r#"{"top_k": 1.5}"#,
-        r#"{"top_p": -0.1}"#,
-        r#"{"top_p": 1.1}"#,
-        r#"{"epsilon_cutoff": 1}"#,
-        r#"{"eta_cutoff": 1}"#,
-        r#"{"top_a": 1.1}"#,
-        r#"{"min_p": -0.1}"#,
-        r#"{"xtc_probability": 1.1}"#,
-        r#"{"xtc_threshold": -0.1}"#,
-        r#"{"min_keep": 0}"#,
-        r#"{"min_keep": 4294967296}"#,
-        r#"{"order": ["heat"]}"#,
         r#"{"order": ["xtc", "xtc"]}"#,
-        r#"{"order": null}"#,
         r#"{"heat": 1}"#,
         r#"{"adaptive_target": 1.1}"#,
         r#"{"adaptive_decay": 1}"#,

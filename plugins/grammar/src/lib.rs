@@ -30,7 +30,7 @@ use crate::source::Source;
 use crate::tokens::Tokens;
 
 /// Made by `prepare`, used by every sequence.
-static TOKENS: OnceLock<Tokens> = OnceLock::new();
+static TOKENS: OnceLock<Result<Tokens, String>> = OnceLock::new();
 
 /// Where one sequence stands in its grammar.
 struct Grammar(Matcher);
@@ -54,7 +54,9 @@ impl Plugin for Grammar {
     fn open(source: Source, sequence: SequenceInfo) -> Result<Self, OpenError> {
         let tokens = TOKENS
             .get()
-            .ok_or_else(|| OpenError::Failed("prepare was not called".to_owned()))?;
+            .ok_or_else(|| OpenError::Failed("prepare was not called".to_owned()))?
+            .as_ref()
+            .map_err(|error| OpenError::Failed(error.clone()))?;
         let matcher = Matcher::new(tokens, &source, sequence.end_ids);
         matcher.map(Self).map_err(OpenError::InvalidParams)
     }

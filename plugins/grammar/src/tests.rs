@@ -28,7 +28,7 @@ fn tokens() -> &'static Tokens {
         for word in WORDS {
             offsets.push(offsets[offsets.len() - 1] + word.len() as u32);
         }
-        Tokens::new(&offsets, WORDS.concat().as_bytes())
+        Tokens::new(&offsets, WORDS.concat().as_bytes()).expect("a vocabulary")
     })
 }
 

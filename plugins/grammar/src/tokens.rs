@@ -20,7 +20,10 @@ pub(crate) struct Tokens {
 impl Tokens {
     /// Token `i` has the bytes `bytes[offsets[i]..offsets[i + 1]]`. Tokens
     /// without bytes, which are special or padding, are in no mask.
-    pub(crate) fn new(offsets: &[u32], bytes: &[u8]) -> Self {
+    ///
+    /// # Errors
+    /// When the engine cannot work on this vocabulary.
+    pub(crate) fn new(offsets: &[u32], bytes: &[u8]) -> Result<Self, String> {
         let words: Vec<Vec<u8>> = offsets
             .windows(2)
             .map(|pair| bytes[pair[0] as usize..pair[1] as usize].to_vec())
@@ -37,10 +40,10 @@ impl Tokens {
         let slices = SlicedBiasComputer::json_slices();
         let capabilities = InferenceCapabilities::default();
         let mut factory = ParserFactory::new(&environment, capabilities, &slices)
-            .expect("the engine's own slices compile");
+            .map_err(|error| error.to_string())?;
         factory.quiet();
         *factory.limits_mut() = limits();
-        Self { factory }
+        Ok(Self { factory })
     }
 
     pub(crate) fn factory(&self) -> &ParserFactory {

@@ -42,13 +42,55 @@ pub(super) fn files(kind: NewKind, lang: NewLang) -> Vec<File> {
     files
 }
 
+/// What differs by kind, and is the same in every language.
+struct Facts {
+    world: &'static str,
+    /// The interface, as a module is named.
+    module: &'static str,
+    /// The interface, as a class is named.
+    resource: &'static str,
+    summary: &'static str,
+    /// The only parameter, as a member of its JSON Schema's `properties`.
+    property: &'static str,
+}
+
+impl NewKind {
+    fn facts(self) -> Facts {
+        match self {
+            Self::Token => Facts {
+                world: "token-plugin",
+                module: "token_processor",
+                resource: "TokenProcessor",
+                summary: "Lowers tokens by how often they were generated.",
+                property: r#""penalty": {"type": "number", "minimum": -100, "maximum": 100, "default": 0}"#,
+            },
+            Self::Logits => Facts {
+                world: "logits-plugin",
+                module: "logits_processor",
+                resource: "LogitsProcessor",
+                summary: "Bans tokens far below the best one.",
+                property: r#""distance": {"type": "number", "minimum": 0, "maximum": 1000}"#,
+            },
+            Self::Sampler => Facts {
+                world: "sampler-plugin",
+                module: "sampler",
+                resource: "Sampler",
+                summary: "Draws among the best tokens.",
+                property: r#""k": {"type": "integer", "minimum": 1, "maximum": 1000, "default": 1}"#,
+            },
+        }
+    }
+}
+
 /// A template's text with its placeholders filled in.
 pub(super) fn fill(text: &str, kind: NewKind, name: &str, sdk: Option<&Path>) -> String {
-    let (world, module) = match kind {
-        NewKind::Token => ("token-plugin", "token_processor"),
-        NewKind::Logits => ("logits-plugin", "logits_processor"),
-        NewKind::Sampler => ("sampler-plugin", "sampler"),
-    };
+    let Facts {
+        world,
+        module,
+        resource,
+        summary,
+        property,
+    } = kind.facts();
     let sdk = sdk.map(|sdk| sdk.display().to_string()).unwrap_or_default();
     text.replace("{{name}}", name)
         .replace("{{file}}", &name.replace('-', "_"))
@@ -56,6 +98,10 @@ pub(super) fn fill(text: &str, kind: NewKind, name: &str, sdk: Option<&Path>) ->
         .replace("{{world}}", world)
         .replace("{{bindings}}", &world.replace('-', "_"))
         .replace("{{module}}", module)
+        .replace("{{resource}}", resource)
+        .replace("{{summary}}", summary)
+        .replace("{{property}}", property)
+        .replace("{{property_in_c}}", &property.replace('"', "\\\""))
 }
 
 fn cases(kind: NewKind) -> File {
@@ -88,7 +134,11 @@ fn rust(kind: NewKind) -> Vec<File> {
 }
 
 fn c(kind: NewKind) -> Vec<File> {
-    let mut files = files!["Makefile": "c/Makefile", "README.md": "c/readme.md"];
+    let mut files = files![
+        "Makefile": "c/Makefile",
+        "plugin.h": "c/plugin.h",
+        "README.md": "c/readme.md",
+    ];
     files.extend(match kind {
         NewKind::Token => files!["plugin.c": "c/token.c"],
         NewKind::Logits => files!["plugin.c": "c/logits.c"],
@@ -113,22 +163,14 @@ fn javascript(kind: NewKind) -> Vec<File> {
 
 fn python(kind: NewKind) -> Vec<File> {
     let mut files = files![
+        "app.py": "python/app.py",
         "requirements.txt": "python/requirements.txt",
         "README.md": "python/readme.md",
     ];
     files.extend(match kind {
-        NewKind::Token => files![
-            "app.py": "python/token_app.py",
-            "token_processor.py": "python/token_processor.py",
-        ],
-        NewKind::Logits => files![
-            "app.py": "python/logits_app.py",
-            "logits_processor.py": "python/logits_processor.py",
-        ],
-        NewKind::Sampler => files![
-            "app.py": "python/sampler_app.py",
-            "sampler.py": "python/sampler.py",
-        ],
+        NewKind::Token => files!["token_processor.py": "python/token_processor.py"],
+        NewKind::Logits => files!["logits_processor.py": "python/logits_processor.py"],
+        NewKind::Sampler => files!["sampler.py": "python/sampler.py"],
     });
     files
 }

@@ -1,19 +1,6 @@
 // A penalty that grows: each time a token was generated, its logit drops by
 // `penalty` more.
-#include "token_plugin.h"
-
-#include <stdlib.h>
-#include <string.h>
-
-static const char SCHEMA[] =
-    "{\"type\": \"object\","
-    " \"properties\": {"
-    "   \"penalty\": {\"type\": \"number\", \"minimum\": -100, \"maximum\": 100, \"default\": 0}},"
-    " \"additionalProperties\": false}";
-
-// The names that wit-bindgen makes, without their common beginning.
-#define NAME(name) exports_sluice_sampling_token_processor_##name
-typedef NAME(sequence_t) sequence_t;
+#include "plugin.h"
 
 // The state of one sequence. It follows from the accepted tokens alone, however
 // they are split over calls.
@@ -27,40 +14,6 @@ struct NAME(sequence_t) {
     float *values;
     size_t n_ids;
 };
-
-void exports_sluice_sampling_plugin_describe(exports_sluice_sampling_plugin_description_t *said) {
-    token_plugin_string_dup(&said->name, "{{name}}");
-    token_plugin_string_dup(&said->version, "0.1.0");
-    token_plugin_string_dup(&said->summary, "Lowers tokens by how often they were generated.");
-    token_plugin_string_dup(&said->params_schema, SCHEMA);
-}
-
-void exports_sluice_sampling_plugin_prepare(void) {}
-
-// Zeroed memory. Address zero is as good as any other here, so that nobody else
-// notices when there is none.
-static void *allocate(size_t n, size_t size) {
-    void *memory = calloc(n, size);
-    if (!memory) abort();
-    return memory;
-}
-
-// A number among the parameters, by its name in quotes. They are valid by the
-// schema, a flat object of numbers, so nothing else can look like the name.
-static double number(const token_plugin_string_t *params, const char *name, double otherwise) {
-    char *text = allocate(params->len + 1, 1);
-    memcpy(text, params->ptr, params->len);
-    const char *found = strstr(text, name);
-    double value = otherwise;
-    if (found) {
-        found += strlen(name);
-        found += strspn(found, " \t\r\n:");
-        // `null` is as absent.
-        if (*found != 'n') value = strtod(found, NULL);
-    }
-    free(text);
-    return value;
-}
 
 static uint32_t vocabulary_size(void) {
     sluice_sampling_types_model_info_t model;
@@ -93,7 +46,7 @@ void NAME(sequence_destructor)(sequence_t *sequence) {
 }
 
 bool NAME(method_sequence_plan)(sequence_t *self, NAME(list_token_id_t) *accepted,
-                                token_plugin_string_t *error) {
+                                {{bindings}}_string_t *error) {
     (void)error;
     for (size_t i = 0; i < accepted->len; i++) {
         uint32_t id = accepted->ptr[i];
@@ -103,7 +56,7 @@ bool NAME(method_sequence_plan)(sequence_t *self, NAME(list_token_id_t) *accepte
         self->values[i] = -self->penalty * self->counts[self->ids[i]];
     }
     sluice_sampling_edits_list_token_id_t ids = {self->ids, self->n_ids};
-    token_plugin_list_f32_t values = {self->values, self->n_ids};
+    {{bindings}}_list_f32_t values = {self->values, self->n_ids};
     sluice_sampling_edits_add(&ids, &values);
     NAME(list_token_id_free)(accepted);
     return true;

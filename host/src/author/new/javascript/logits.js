@@ -5,9 +5,7 @@ import { row } from "sluice:sampling/logits@0.1.0";
 
 const schema = {
   type: "object",
-  properties: {
-    distance: { type: "number", minimum: 0, maximum: 1000 },
-  },
+  properties: { {{property}} },
   additionalProperties: false,
 };
 
@@ -15,7 +13,7 @@ export const plugin = {
   describe: () => ({
     name: "{{name}}",
     version: "0.1.0",
-    summary: "Bans tokens far below the best one.",
+    summary: "{{summary}}",
     paramsSchema: JSON.stringify(schema),
   }),
   prepare: () => {},

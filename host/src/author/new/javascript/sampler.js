@@ -4,9 +4,7 @@ import { bits } from "sluice:sampling/random@0.1.0";
 
 const schema = {
   type: "object",
-  properties: {
-    k: { type: "integer", minimum: 1, maximum: 1000, default: 1 },
-  },
+  properties: { {{property}} },
   additionalProperties: false,
 };
 
@@ -14,7 +12,7 @@ export const plugin = {
   describe: () => ({
     name: "{{name}}",
     version: "0.1.0",
-    summary: "Draws among the best tokens.",
+    summary: "{{summary}}",
     paramsSchema: JSON.stringify(schema),
   }),
   prepare: () => {},

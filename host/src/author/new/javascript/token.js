@@ -4,9 +4,7 @@ import { add } from "sluice:sampling/edits@0.1.0";
 
 const schema = {
   type: "object",
-  properties: {
-    penalty: { type: "number", minimum: -100, maximum: 100, default: 0 },
-  },
+  properties: { {{property}} },
   additionalProperties: false,
 };
 
@@ -14,7 +12,7 @@ export const plugin = {
   describe: () => ({
     name: "{{name}}",
     version: "0.1.0",
-    summary: "Lowers tokens by how often they were generated.",
+    summary: "{{summary}}",
     paramsSchema: JSON.stringify(schema),
   }),
   prepare: () => {},

@@ -1,4 +1,4 @@
-"""What the plugin says of itself. Its work is in token_processor.py."""
+"""What the plugin says of itself. Its work is in {{module}}.py."""
 
 import json
 
@@ -6,12 +6,12 @@ from wit_world import exports
 from wit_world.exports.plugin import Description
 
 # An exported resource lives in a module named after its interface.
-import token_processor  # noqa: F401
+import {{module}}  # noqa: F401
 
 SCHEMA = {
     "type": "object",
     "properties": {
-        "penalty": {"type": "number", "minimum": -100, "maximum": 100, "default": 0},
+        {{property}},
     },
     "additionalProperties": False,
 }
@@ -22,7 +22,7 @@ class Plugin(exports.Plugin):
         return Description(
             name="{{name}}",
             version="0.1.0",
-            summary="Lowers tokens by how often they were generated.",
+            summary="{{summary}}",
             params_schema=json.dumps(SCHEMA),
         )
 
@@ -30,5 +30,5 @@ class Plugin(exports.Plugin):
         pass
 
 
-class TokenProcessor(exports.TokenProcessor):
+class {{resource}}(exports.{{resource}}):
     pass
