@@ -12,10 +12,10 @@ use super::open::OnFault;
 use super::record::Breaker;
 use super::report::{Change, Choice, Did, Effect, Explanation, Report};
 use super::stage::Stage;
-use super::state::Decision;
 use super::vocabulary::Vocabulary;
 use crate::engine::{Chain, Fault, Plan, TokenId};
 use sluice_contract::chance::Chance;
+use sluice_contract::phase::Decision;
 use sluice_kernels::row::{self, RowState};
 
 /// The stage that faults of the model's own row name.

@@ -6,7 +6,9 @@ use wasmtime::Result;
 use super::bindings::{control, edits, log, logits, random, types, vocabulary};
 use super::edits::Edits;
 use super::fault::{HostFault, kind};
-use super::state::{Decision, HostState, Phase};
+use super::state::HostState;
+use sluice_contract::phase::{Decision, Phase};
+
 use crate::engine::TokenId;
 
 /// Longest text that `encode` takes, in bytes: the call cannot be interrupted,

@@ -21,10 +21,11 @@ use super::memory::{MemoryBudget, MemoryLimiter};
 use super::pool::Permit;
 use super::record::LogLine;
 use super::runtime::{Limits, Runtime, host_call_bytes, ticks};
-use super::state::{Decision, HostState, Phase};
+use super::state::HostState;
 use super::vocabulary::Vocabulary;
 use crate::engine::{Fault, TokenId};
 use sluice_contract::chance::Chance;
+use sluice_contract::phase::{Decision, Phase};
 
 /// Longest message of a guest that a fault carries, in bytes.
 const MAX_MESSAGE_BYTES: usize = 2_000;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use sluice_contract::phase::Phase;
 use wasmtime::Store;
 use wasmtime::component::{Component, ComponentNamedList, Instance, Lift, WasmList};
 use wasmtime_wizer::{ComponentInstanceState, Wizer};
@@ -14,7 +15,7 @@ use super::deadline::Deadline;
 use super::instance::new_store;
 use super::loaded::Kind;
 use super::runtime::{Runtime, ticks};
-use super::state::{HostState, Phase};
+use super::state::HostState;
 use super::vocabulary::Vocabulary;
 
 /// Any patch release of the contract is found under its first version.

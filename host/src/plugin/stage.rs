@@ -15,9 +15,9 @@ use super::loaded::Kind;
 use super::open::{OnFault, Source};
 use super::record::LogLine;
 use super::report::{Did, Effect};
-use super::state::Decision;
 use crate::engine::{Fault, TokenId};
 use sluice_contract::chance::{Chance, lane};
+use sluice_contract::phase::Decision;
 use sluice_kernels::row;
 
 /// Faults of one stage that a request can have skipped.

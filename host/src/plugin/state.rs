@@ -9,42 +9,8 @@ use super::fault::{HostFault, kind};
 use super::memory::MemoryLimiter;
 use super::record::LogLine;
 use super::vocabulary::Vocabulary;
-use crate::engine::TokenId;
 use sluice_contract::chance::Chance;
-
-/// The call that the guest is in: it decides which imports it may use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
-    Instantiate,
-    Describe,
-    Prepare,
-    Open,
-    Plan,
-    Process,
-    Sample,
-}
-
-impl Phase {
-    /// The function as the contract names it.
-    pub(super) fn function(self) -> &'static str {
-        match self {
-            Self::Instantiate => "instantiation",
-            Self::Describe => "describe",
-            Self::Prepare => "prepare",
-            Self::Open => "open",
-            Self::Plan => "plan",
-            Self::Process => "process",
-            Self::Sample => "sample",
-        }
-    }
-}
-
-/// What a token processor decided through `control`.
-#[derive(Debug)]
-pub(super) enum Decision {
-    Force(Vec<TokenId>),
-    Stop,
-}
+use sluice_contract::phase::{Decision, Phase};
 
 /// The data of one instance's store.
 pub(super) struct HostState {
@@ -87,20 +53,13 @@ impl HostState {
 
     /// Makes a call of an import that is not allowed now a fault.
     pub(super) fn only_in(&self, import: &str, phases: &[Phase]) -> Result<(), HostFault> {
-        if phases.contains(&self.phase) {
-            return Ok(());
-        }
-        let allowed: Vec<_> = phases.iter().map(|phase| phase.function()).collect();
-        Err(HostFault::new(
-            kind::INVALID_CALL,
-            format!("`{import}` may be called in {} only", allowed.join(", ")),
-        ))
+        let checked = self.phase.check(import, phases);
+        checked.map_err(|message| HostFault::new(kind::INVALID_CALL, message))
     }
 
     /// The vocabulary, for an import that needs it.
     pub(super) fn vocabulary(&self, import: &str) -> Result<&Arc<Vocabulary>, HostFault> {
-        use Phase::{Open, Plan, Prepare, Process, Sample};
-        self.only_in(import, &[Prepare, Open, Plan, Process, Sample])?;
+        self.only_in(import, Phase::VOCABULARY)?;
         self.has_read_vocabulary.set(true);
         self.vocabulary.as_ref().ok_or_else(|| {
             HostFault::new(

@@ -21,7 +21,7 @@ mod compare;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::TokenId;
+use crate::{TokenId, phase::Decision};
 
 pub use compare::is_close;
 
@@ -125,13 +125,6 @@ impl Logit {
             Self::Banned(Banned::Infinite) => f32::NEG_INFINITY,
         }
     }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Decision {
-    Force(Vec<TokenId>),
-    Stop,
 }
 
 /// Reads a file of cases.

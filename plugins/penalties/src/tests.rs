@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use sluice_plugin::{TokenId, testing::Setup};
+use sluice_plugin::{TokenId, testing};
 
 use super::{Params, Penalties};
 
@@ -239,39 +239,32 @@ proptest! {
     }
 }
 
-/// The first list is accepted, the second refused: the edges of each range.
 #[test]
 fn params_are_held_to_their_ranges() {
-    let opens = |params: &str| {
-        let opened = Setup::new(8).params(params).open::<Penalties>();
-        opened.map_or_else(|failure| failure.kind, |_| "opens")
-    };
-    for params in [
-        "{}",
-        r#"{"repetition_penalty": 0.001}"#,
-        r#"{"repetition_penalty": 100}"#,
-        r#"{"repetition_context_size": 4294967295}"#,
-        r#"{"presence_penalty": -3.4028234663852886e38}"#,
-        r#"{"frequency_penalty": 3.4028234663852886e38}"#,
-        r#"{"history": "all"}"#,
-    ] {
-        assert_eq!(opens(params), "opens", "{params}");
-    }
-    for params in [
-        r#"{"repetition_penalty": 0}"#,
-        r#"{"repetition_penalty": 100.1}"#,
-        r#"{"repetition_penalty": null}"#,
-        r#"{"repetition_context_size": -1}"#,
-        r#"{"presence_context_size": 4294967296}"#,
-        r#"{"frequency_context_size": 1.5}"#,
-        r#"{"presence_penalty": 1e39}"#,
-        r#"{"frequency_penalty": -1e39}"#,
-        r#"{"history": "some"}"#,
-        r#"{"penalty": 1}"#,
-        "[]",
-    ] {
-        assert_eq!(opens(params), "invalid_params", "{params}");
-    }
+    testing::params::<Penalties>(
+        &[
+            "{}",
+            r#"{"repetition_penalty": 0.001}"#,
+            r#"{"repetition_penalty": 100}"#,
+            r#"{"repetition_context_size": 4294967295}"#,
+            r#"{"presence_penalty": -3.4028234663852886e38}"#,
+            r#"{"frequency_penalty": 3.4028234663852886e38}"#,
+            r#"{"history": "all"}"#,
+        ],
+        &[
+            r#"{"repetition_penalty": 0}"#,
+            r#"{"repetition_penalty": 100.1}"#,
+            r#"{"repetition_penalty": null}"#,
+            r#"{"repetition_context_size": -1}"#,
+            r#"{"presence_context_size": 4294967296}"#,
+            r#"{"frequency_context_size": 1.5}"#,
+            r#"{"presence_penalty": 1e39}"#,
+            r#"{"frequency_penalty": -1e39}"#,
+            r#"{"history": "some"}"#,
+            r#"{"penalty": 1}"#,
+            "[]",
+        ],
+    );
 }
 
 /// The server takes them as what is off.

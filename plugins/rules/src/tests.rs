@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 use serde_json::Value;
-use sluice_plugin::testing::Setup;
+use sluice_plugin::testing;
 
 use super::{BadWords, Params, Rules, ngrams, parse};
 
@@ -129,43 +129,36 @@ proptest! {
     }
 }
 
-/// The first list is accepted, the second refused: the edges of each range.
 #[test]
 fn params_are_held_to_their_ranges() {
-    let opens = |params: &str| {
-        let opened = Setup::new(8).params(params).open::<Rules>();
-        opened.map_or_else(|failure| failure.kind, |_| "opens")
-    };
-    for params in [
-        "{}",
-        r#"{"allowed_token_ids": [0, 7]}"#,
-        r#"{"logit_bias": {"0": -100, "7": 100}}"#,
-        r#"{"bad_words": ["7", [1, 2]]}"#,
-        r#"{"min_tokens": 4096, "ignore_eos": true}"#,
-        r#"{"no_repeat_ngram_size": 4294967295}"#,
-    ] {
-        assert_eq!(opens(params), "opens", "{params}");
-    }
-    for params in [
-        r#"{"allowed_token_ids": []}"#,
-        r#"{"allowed_token_ids": [-1]}"#,
-        r#"{"allowed_token_ids": [8]}"#,
-        r#"{"allowed_token_ids": [4294967296]}"#,
-        r#"{"allowed_token_ids": null}"#,
-        r#"{"logit_bias": {"0": -100.1}}"#,
-        r#"{"logit_bias": {"0": 100.1}}"#,
-        r#"{"logit_bias": {"01": 1}}"#,
-        r#"{"logit_bias": {"12345678901": 1}}"#,
-        r#"{"bad_words": [""]}"#,
-        r#"{"bad_words": [[]]}"#,
-        r#"{"bad_words": [[8]]}"#,
-        r#"{"bad_words": [5]}"#,
-        r#"{"min_tokens": -1}"#,
-        r#"{"min_tokens": 4097}"#,
-        r#"{"ignore_eos": 1}"#,
-        r#"{"no_repeat_ngram_size": 0.5}"#,
-        r#"{"stop": true}"#,
-    ] {
-        assert_eq!(opens(params), "invalid_params", "{params}");
-    }
+    testing::params::<Rules>(
+        &[
+            "{}",
+            r#"{"allowed_token_ids": [0, 7]}"#,
+            r#"{"logit_bias": {"0": -100, "7": 100}}"#,
+            r#"{"bad_words": ["7", [1, 2]]}"#,
+            r#"{"min_tokens": 4096, "ignore_eos": true}"#,
+            r#"{"no_repeat_ngram_size": 4294967295}"#,
+        ],
+        &[
+            r#"{"allowed_token_ids": []}"#,
+            r#"{"allowed_token_ids": [-1]}"#,
+            r#"{"allowed_token_ids": [8]}"#,
+            r#"{"allowed_token_ids": [4294967296]}"#,
+            r#"{"allowed_token_ids": null}"#,
+            r#"{"logit_bias": {"0": -100.1}}"#,
+            r#"{"logit_bias": {"0": 100.1}}"#,
+            r#"{"logit_bias": {"01": 1}}"#,
+            r#"{"logit_bias": {"12345678901": 1}}"#,
+            r#"{"bad_words": [""]}"#,
+            r#"{"bad_words": [[]]}"#,
+            r#"{"bad_words": [[8]]}"#,
+            r#"{"bad_words": [5]}"#,
+            r#"{"min_tokens": -1}"#,
+            r#"{"min_tokens": 4097}"#,
+            r#"{"ignore_eos": 1}"#,
+            r#"{"no_repeat_ngram_size": 0.5}"#,
+            r#"{"stop": true}"#,
+        ],
+    );
 }

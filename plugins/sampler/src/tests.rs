@@ -1,6 +1,6 @@
 use serde_json::Value;
 
-use sluice_plugin::testing::Setup;
+use sluice_plugin::testing;
 
 use super::{Params, Truncating};
 
@@ -49,60 +49,53 @@ fn every_name_that_the_schema_allows_is_a_stage() {
     }
 }
 
-/// The first list is accepted, the second refused: the edges of each range.
 #[test]
 fn params_are_held_to_their_ranges() {
-    let opens = |params: &str| {
-        let opened = Setup::new(8).params(params).open::<Truncating>();
-        opened.map_or_else(|failure| failure.kind, |_| "opens")
-    };
-    for params in [
-        "{}",
-        r#"{"temperature": 0, "dynatemp_range": 100, "dynatemp_exponent": 100}"#,
-        r#"{"temperature": 100, "smoothing_factor": 1e9, "smoothing_curve": 3}"#,
-        r#"{"top_n_sigma": -5}"#,
-        r#"{"top_n_sigma": 100}"#,
-        r#"{"typical_p": 0.001}"#,
-        r#"{"typical_p": 1}"#,
-        r#"{"top_k": -1}"#,
-        r#"{"top_k": 2147483647}"#,
-        r#"{"top_p": 0}"#,
-        r#"{"epsilon_cutoff": 0.999, "eta_cutoff": 0.999}"#,
-        r#"{"top_a": 1, "min_p": 1, "xtc_probability": 1, "xtc_threshold": 1}"#,
-        r#"{"min_keep": 8}"#,
-        r#"{"order": ["typ_p", "xtc"]}"#,
-    ] {
-        assert_eq!(opens(params), "opens", "{params}");
-    }
-    for params in [
-        r#"{"temperature": -0.1}"#,
-        r#"{"temperature": 100.1}"#,
-        r#"{"dynatemp_range": -1}"#,
-        r#"{"dynatemp_exponent": 101}"#,
-        r#"{"smoothing_factor": -1}"#,
-        r#"{"smoothing_curve": 0.9}"#,
-        r#"{"smoothing_curve": 3.1}"#,
-        r#"{"top_n_sigma": 101}"#,
-        r#"{"typical_p": 0}"#,
-        r#"{"typical_p": 1.1}"#,
-        r#"{"top_k": -2}"#,
-        r#"{"top_k": 2147483648}"#,
-        r#"{"top_k": 1.5}"#,
-        r#"{"top_p": -0.1}"#,
-        r#"{"top_p": 1.1}"#,
-        r#"{"epsilon_cutoff": 1}"#,
-        r#"{"eta_cutoff": 1}"#,
-        r#"{"top_a": 1.1}"#,
-        r#"{"min_p": -0.1}"#,
-        r#"{"xtc_probability": 1.1}"#,
-        r#"{"xtc_threshold": -0.1}"#,
-        r#"{"min_keep": 0}"#,
-        r#"{"min_keep": 4294967296}"#,
-        r#"{"order": ["heat"]}"#,
-        r#"{"order": ["xtc", "xtc"]}"#,
-        r#"{"order": null}"#,
-        r#"{"heat": 1}"#,
-    ] {
-        assert_eq!(opens(params), "invalid_params", "{params}");
-    }
+    testing::params::<Truncating>(
+        &[
+            "{}",
+            r#"{"temperature": 0, "dynatemp_range": 100, "dynatemp_exponent": 100}"#,
+            r#"{"temperature": 100, "smoothing_factor": 1e9, "smoothing_curve": 3}"#,
+            r#"{"top_n_sigma": -5}"#,
+            r#"{"top_n_sigma": 100}"#,
+            r#"{"typical_p": 0.001}"#,
+            r#"{"typical_p": 1}"#,
+            r#"{"top_k": -1}"#,
+            r#"{"top_k": 2147483647}"#,
+            r#"{"top_p": 0}"#,
+            r#"{"epsilon_cutoff": 0.999, "eta_cutoff": 0.999}"#,
+            r#"{"top_a": 1, "min_p": 1, "xtc_probability": 1, "xtc_threshold": 1}"#,
+            r#"{"min_keep": 8}"#,
+            r#"{"order": ["typ_p", "xtc"]}"#,
+        ],
+        &[
+            r#"{"temperature": -0.1}"#,
+            r#"{"temperature": 100.1}"#,
+            r#"{"dynatemp_range": -1}"#,
+            r#"{"dynatemp_exponent": 101}"#,
+            r#"{"smoothing_factor": -1}"#,
+            r#"{"smoothing_curve": 0.9}"#,
+            r#"{"smoothing_curve": 3.1}"#,
+            r#"{"top_n_sigma": 101}"#,
+            r#"{"typical_p": 0}"#,
+            r#"{"typical_p": 1.1}"#,
+            r#"{"top_k": -2}"#,
+            r#"{"top_k": 2147483648}"#,
+            r#"{"top_k": 1.5}"#,
+            r#"{"top_p": -0.1}"#,
+            r#"{"top_p": 1.1}"#,
+            r#"{"epsilon_cutoff": 1}"#,
+            r#"{"eta_cutoff": 1}"#,
+            r#"{"top_a": 1.1}"#,
+            r#"{"min_p": -0.1}"#,
+            r#"{"xtc_probability": 1.1}"#,
+            r#"{"xtc_threshold": -0.1}"#,
+            r#"{"min_keep": 0}"#,
+            r#"{"min_keep": 4294967296}"#,
+            r#"{"order": ["heat"]}"#,
+            r#"{"order": ["xtc", "xtc"]}"#,
+            r#"{"order": null}"#,
+            r#"{"heat": 1}"#,
+        ],
+    );
 }

@@ -72,6 +72,8 @@ pub use sluice_contract::{
     edits::Edit,
 };
 
+use sluice_contract::cases::INVALID_PARAMS;
+
 use crate::{LogitsProcessor, Plugin, Sampler, TokenId, TokenProcessor};
 
 #[cfg(doc)]
@@ -142,5 +144,30 @@ pub fn cases<P: Exported>(text: &str) {
         failed.len(),
         cases.len(),
         failed.concat()
+    );
+}
+
+/// Opens a sequence over eight tokens with each of these parameters, given as
+/// JSON: all of `accepted` must open, and all of `refused` be refused as
+/// parameters, by the schema or by `open`. Give the edges of each range.
+///
+/// # Panics
+/// With those for which that is not so.
+#[track_caller]
+pub fn params<P: Exported>(accepted: &[&str], refused: &[&str]) {
+    let open = |params: &str| Setup::new(8).params(params).open::<P>().err();
+    let wrongly_refused = accepted.iter().filter_map(|params| {
+        let failure = open(params)?;
+        Some(format!("\n  {params} is refused: {}", failure.message))
+    });
+    let wrongly_accepted = refused.iter().filter_map(|params| match open(params) {
+        None => Some(format!("\n  {params} is accepted")),
+        Some(failure) if failure.kind == INVALID_PARAMS => None,
+        Some(failure) => Some(format!("\n  {params} fails: {}", failure.message)),
+    });
+    let wrong: String = wrongly_refused.chain(wrongly_accepted).collect();
+    assert!(
+        wrong.is_empty(),
+        "params are not held to their ranges:{wrong}"
     );
 }

@@ -1,7 +1,7 @@
 //! What a plugin did, held against what a case expects.
 
-use super::{Case, Decision, Kind, Outcome};
-use crate::TokenId;
+use super::{Case, Kind, Outcome};
+use crate::{TokenId, phase::Decision};
 
 /// Logits are the same within this, relative to those above 1: edits may be
 /// made in another order.

@@ -8,49 +8,15 @@ use std::{
     rc::Rc,
 };
 
-use sluice_contract::{cases::Failure, chance::Chance, edits::Edits};
+use sluice_contract::{
+    cases::Failure,
+    chance::Chance,
+    edits::Edits,
+    phase::{Decision, Phase},
+};
 
 use super::setup::Vocabulary;
-use crate::{TokenId, log::Level};
-
-/// The call that the plugin is in: it decides which imports it may use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
-    Prepare,
-    Open,
-    Plan,
-    Process,
-    Sample,
-}
-
-/// The calls in which the vocabulary may be read.
-pub(super) const VOCABULARY: &[Phase] = &[
-    Phase::Prepare,
-    Phase::Open,
-    Phase::Plan,
-    Phase::Process,
-    Phase::Sample,
-];
-
-impl Phase {
-    /// The function as the contract names it.
-    fn function(self) -> &'static str {
-        match self {
-            Self::Prepare => "prepare",
-            Self::Open => "open",
-            Self::Plan => "plan",
-            Self::Process => "process",
-            Self::Sample => "sample",
-        }
-    }
-}
-
-/// What a token processor decided.
-#[derive(Debug)]
-pub(super) enum Decision {
-    Force(Vec<TokenId>),
-    Stop,
-}
+use crate::log::Level;
 
 /// The host of one sequence.
 #[derive(Debug, Default)]
@@ -154,12 +120,10 @@ pub(super) fn serve<T>(
 ) -> T {
     let served = CURRENT.with_borrow_mut(|current| {
         let (phase, host) = current.as_mut()?;
-        if phases.contains(phase) {
-            return Some(serve(host));
+        if let Err(message) = phase.check(import, phases) {
+            return Some(Err(Failure::new("invalid_call", message)));
         }
-        let allowed: Vec<_> = phases.iter().map(|phase| phase.function()).collect();
-        let message = format!("`{import}` may be called in {} only", allowed.join(", "));
-        Some(Err(Failure::new("invalid_call", message)))
+        Some(serve(host))
     });
     match served {
         Some(Ok(value)) => value,

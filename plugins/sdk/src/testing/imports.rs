@@ -3,7 +3,9 @@
 
 use sluice_contract::{cases::Failure, edits::EditError};
 
-use super::host::{self, Decision, Phase};
+use sluice_contract::phase::{Decision, Phase};
+
+use super::host;
 
 /// Changes to the next logits row, applied in the order in which they are made.
 /// A banned token stays banned: no later edit of any stage raises it.
@@ -89,7 +91,7 @@ pub mod control {
     /// Appends these tokens, at least one. The list is cut after the first id
     /// that ends the sequence and at the length limit. Bans do not apply.
     pub fn force(ids: &[TokenId]) {
-        host::serve("force", host::VOCABULARY, |host| {
+        host::serve("force", Phase::VOCABULARY, |host| {
             let invalid = |message| Err(Failure::new("invalid_decision", message));
             let size = host.vocabulary.size();
             if ids.is_empty() {
@@ -167,12 +169,12 @@ pub(crate) mod random {
 
 /// The tokenizer, read only.
 pub mod vocabulary {
-    use super::{Failure, host};
+    use super::{Failure, Phase, host};
     use crate::{ModelInfo, TokenId};
 
     /// Facts about the loaded model.
     pub fn model() -> ModelInfo {
-        host::serve("model", host::VOCABULARY, |host| {
+        host::serve("model", Phase::VOCABULARY, |host| {
             Ok(host.vocabulary.model())
         })
     }
@@ -181,7 +183,7 @@ pub mod vocabulary {
     /// are never shown; a special token that is shown, such as `</think>` of
     /// some models, has its text. A token may hold part of a UTF-8 character.
     pub fn token_bytes(id: TokenId) -> Vec<u8> {
-        host::serve("token-bytes", host::VOCABULARY, |host| {
+        host::serve("token-bytes", Phase::VOCABULARY, |host| {
             let size = host.vocabulary.size();
             let bytes = host.vocabulary.texts.get(id as usize).cloned();
             bytes.ok_or_else(|| {
@@ -195,7 +197,7 @@ pub mod vocabulary {
     /// Every token's bytes in one call: token `i` is
     /// `bytes[offsets[i]..offsets[i + 1]]`, for `i` below the vocabulary's size.
     pub fn all_token_bytes() -> (Vec<u32>, Vec<u8>) {
-        host::serve("all-token-bytes", host::VOCABULARY, |host| {
+        host::serve("all-token-bytes", Phase::VOCABULARY, |host| {
             let (mut offsets, mut bytes) = (vec![0], Vec::new());
             for text in &host.vocabulary.texts {
                 bytes.extend_from_slice(text);
@@ -207,7 +209,7 @@ pub mod vocabulary {
 
     /// Special tokens with the text that names them, such as `</think>`.
     pub fn special_tokens() -> Vec<(TokenId, String)> {
-        host::serve("special-tokens", host::VOCABULARY, |host| {
+        host::serve("special-tokens", Phase::VOCABULARY, |host| {
             Ok(host.vocabulary.special.clone())
         })
     }
@@ -215,7 +217,7 @@ pub mod vocabulary {
     /// Tokenizes text without adding special tokens, and without reading any in
     /// it: `</think>` becomes ordinary tokens.
     pub fn encode(text: &str) -> Vec<TokenId> {
-        host::serve("encode", host::VOCABULARY, |host| {
+        host::serve("encode", Phase::VOCABULARY, |host| {
             Ok(host.vocabulary.encode(text))
         })
     }

@@ -1,11 +1,12 @@
 use sluice_contract::{
     cases::{Failure, Outcome},
     edits::{Edit, Passes},
+    phase::{Decision, Phase},
 };
 
 use super::{
     Answer, Exported, Kind,
-    host::{self, Decision, Host, Phase},
+    host::{self, Host},
 };
 use crate::{TokenId, log::Level, ranking::Row};
 

@@ -1,11 +1,14 @@
 use std::{collections::BTreeMap, rc::Rc};
 
 use serde_json::Value;
-use sluice_contract::cases::{self, CONTEXT_LENGTH, Case, Failure, INVALID_PARAMS, MAX_TOKENS};
+use sluice_contract::{
+    cases::{self, CONTEXT_LENGTH, Case, Failure, INVALID_PARAMS, MAX_TOKENS},
+    phase::Phase,
+};
 
 use super::{
     Exported, Sequence,
-    host::{self, Host, Phase},
+    host::{self, Host},
 };
 use crate::{ModelInfo, OpenError, SequenceInfo, TokenId, glue};
 
