@@ -433,7 +433,7 @@ async fn an_explanation_says_what_each_stage_did_to_each_position() {
             json!([{"token": 2, "from": 4.0, "to": 3.0}])
         );
         assert_eq!(penalties["choice_changed"], true);
-        assert_eq!(stages[2]["stage"], "force");
+        assert_eq!(stages[2], json!({"stage": "force", "did": "unchanged"}));
         assert_eq!(
             stages[3],
             json!({"stage": "sampler", "did": "chose", "token": 3, "choice_changed": false})

@@ -320,7 +320,12 @@ impl OpenChain {
                 let started = Instant::now();
                 let change = Change::between(&before, row);
                 deadline = deadline.later_by(started.elapsed());
-                effects.push(self.processors[index].effect(Did::Changed(change)));
+                let did = if change.is_nothing() {
+                    Did::Unchanged
+                } else {
+                    Did::Changed(change)
+                };
+                effects.push(self.processors[index].effect(did));
             }
         }
         let token = self.sample(row, deadline).inspect_err(|fault| {

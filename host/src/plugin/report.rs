@@ -81,8 +81,10 @@ pub struct Effect {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "did", rename_all = "snake_case")]
 pub enum Did {
-    /// Saw the row, and changed it or not.
+    /// Saw the row, and changed it.
     Changed(Change),
+    /// Saw the row, and left it as it was.
+    Unchanged,
     /// Decided the position: these tokens come next.
     Forced { tokens: Vec<TokenId> },
     /// Decided the position: the sequence ends.
@@ -229,6 +231,10 @@ fn is_zero(count: &u64) -> bool {
 }
 
 impl Change {
+    pub(super) fn is_nothing(&self) -> bool {
+        self.banned == 0 && self.raised.is_empty() && self.dropped.is_empty()
+    }
+
     /// What became of a row. Both have passed [`row::check`].
     pub(super) fn between(before: &[f32], after: &[f32]) -> Self {
         let mut banned = 0;

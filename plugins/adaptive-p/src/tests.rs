@@ -146,7 +146,7 @@ fn params_are_held_to_their_ranges() {
     testing::params::<AdaptiveP>(
         &[
             "{}",
-            r#"{"temperature": 0, "top_k": -1, "order": ["typ_p", "xtc"]}"#,
+            r#"{"top_k": -1, "order": ["typ_p", "xtc"]}"#,
             r#"{"adaptive_target": -7}"#,
             r#"{"adaptive_target": 1, "adaptive_decay": 0.99}"#,
             r#"{"adaptive_decay": 0}"#,
