@@ -123,11 +123,12 @@ impl KvCache {
             .map(|row| attend.seen(row.position).len())
             .sum();
         let n_threads = threads(pool, n_seen * shape.out_width());
-        // Later positions cost more: begin with them.
-        let n_units = n_rows * shape.n_kv_heads;
-        pool.for_each(n_units, n_threads, |unit| {
-            let unit = n_units - 1 - unit;
-            let unit = attend.unit(unit / shape.n_kv_heads, unit % shape.n_kv_heads);
+        // Head by head, so that its keys and values stay in the cache; later
+        // positions, which cost more, come first.
+        let runs = self.runs();
+        pool.for_each(runs.len() * shape.n_kv_heads, n_threads, |unit| {
+            let rows = runs[runs.len() - 1 - unit % runs.len()].clone();
+            let unit = attend.unit(rows, unit / runs.len());
             with_scratch(unit.n_scores(), |scores| {
                 // SAFETY: the scratch is this thread's, as long as asked for,
                 // and each unit is dealt once.

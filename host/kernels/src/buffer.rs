@@ -70,21 +70,33 @@ impl Drop for Buffer {
 }
 
 thread_local! {
-    static SCRATCH: RefCell<Option<Buffer>> = const { RefCell::new(None) };
+    static OWN: Scratch = const { RefCell::new(None) };
+    static SHARED: Scratch = const { RefCell::new(None) };
 }
+
+type Scratch = RefCell<Option<Buffer>>;
 
 /// Lends `work` at least `len` f32 of this thread's own, of any content, from
 /// the start of a cache line. Must not be nested. Ends the process when there
 /// is no memory, as every `Vec` does.
 pub(crate) fn with_scratch<R>(len: usize, work: impl FnOnce(*mut f32) -> R) -> R {
-    SCRATCH.with_borrow_mut(|scratch| {
-        if scratch.as_ref().is_none_or(|buffer| buffer.len() < len) {
-            *scratch = None; // gives the memory back first
-        }
-        let new = || {
-            let len = len.next_power_of_two();
-            Buffer::new(len).unwrap_or_else(|| handle_alloc_error(Layout::new::<f32>()))
-        };
-        work(scratch.get_or_insert_with(new).as_mut_ptr())
-    })
+    OWN.with(|scratch| lend(scratch, len, work))
+}
+
+/// As [`with_scratch`], for memory that other threads use too while `work`
+/// runs; within it each thread can have its own.
+pub(crate) fn with_shared_scratch<R>(len: usize, work: impl FnOnce(*mut f32) -> R) -> R {
+    SHARED.with(|scratch| lend(scratch, len, work))
+}
+
+fn lend<R>(scratch: &Scratch, len: usize, work: impl FnOnce(*mut f32) -> R) -> R {
+    let mut scratch = scratch.borrow_mut();
+    if scratch.as_ref().is_none_or(|buffer| buffer.len() < len) {
+        *scratch = None; // gives the memory back first
+    }
+    let new = || {
+        let len = len.next_power_of_two();
+        Buffer::new(len).unwrap_or_else(|| handle_alloc_error(Layout::new::<f32>()))
+    };
+    work(scratch.get_or_insert_with(new).as_mut_ptr())
 }

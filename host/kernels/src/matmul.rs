@@ -12,12 +12,12 @@ mod packed;
 use std::ops::Range;
 
 use crate::{
-    buffer::with_scratch,
+    buffer::{with_scratch, with_shared_scratch},
     pool::Pool,
     simd::{Kernel, Level, Simd},
 };
 pub(crate) use dense::Dense;
-use packed::Packed;
+use packed::{PackA, Packed, TileHeight};
 
 /// Columns of C in a tile.
 pub(crate) const N: usize = 4;
@@ -28,7 +28,7 @@ const PIECES: usize = 4;
 /// Values of A that a thread works on at once: half of a small second-level
 /// cache.
 const A_BLOCK: usize = 128 * 1024;
-/// Least columns of C in a piece of a packed product: A is packed for each.
+/// Least columns of C in a piece of a packed product.
 const PACKED_COLUMNS: usize = 64;
 
 /// C\[m, n\] = A\[m, k\] · B\[n, k\]ᵀ, all row-major and without gaps.
@@ -149,18 +149,32 @@ impl<B: Columns> Product<B> {
 
     fn compute_packed(&self, level: Level, pool: &Pool, n_threads: usize, n_pieces: usize) {
         let Self { m, n, k, .. } = *self;
-        let n_blocks = m.div_ceil((A_BLOCK / k.max(1)).clamp(16, 256));
-        let height = m.div_ceil(n_blocks);
-        let width = n.div_ceil(n_pieces.div_ceil(n_blocks));
-        let width = width.max(PACKED_COLUMNS).next_multiple_of(N);
-        let n_strips = n.div_ceil(width);
-        pool.for_each(n_blocks * n_strips, n_threads, |piece| {
-            let rows = part(piece / n_strips, height, m);
-            let columns = part(piece % n_strips, width, n);
-            with_scratch(packed::scratch_len(height, k), |scratch| {
-                // SAFETY: as in `compute_directly`; the scratch is this
-                // thread's and as long as asked for.
-                level.run(unsafe { Packed::new(self, rows, columns, scratch) });
+        let tile = level.run(TileHeight { m });
+        let n_tiles = m.div_ceil(tile);
+        with_shared_scratch(packed::a_len(m, k), |a| {
+            let a = Shared(a);
+            let n_packing = (m * k / WORTH_A_THREAD).clamp(1, n_threads);
+            let share = n_tiles.div_ceil(n_packing);
+            pool.for_each(n_packing, n_packing, |piece| {
+                let tiles = part(piece, share, n_tiles);
+                // SAFETY: as in `compute_directly`; the copy of A is as long as
+                // asked for.
+                level.run(unsafe { PackA::new(self, tiles, a.start()) });
+            });
+            let n_blocks = m.div_ceil((A_BLOCK / k.max(1)).clamp(16, 256));
+            let height = n_tiles.div_ceil(n_blocks);
+            let n_blocks = n_tiles.div_ceil(height);
+            let width = n.div_ceil(n_pieces.div_ceil(n_blocks));
+            let width = width.max(PACKED_COLUMNS).next_multiple_of(N);
+            let n_strips = n.div_ceil(width);
+            pool.for_each(n_blocks * n_strips, n_threads, |piece| {
+                let tiles = part(piece / n_strips, height, n_tiles);
+                let columns = part(piece % n_strips, width, n);
+                with_scratch(packed::panel_len(height * tile, k), |scratch| {
+                    // SAFETY: as above; the scratch is this thread's and as
+                    // long as asked for, and nobody writes to the copy of A.
+                    level.run(unsafe { Packed::new(self, tiles, columns, a.start(), scratch) });
+                });
             });
         });
     }
@@ -179,6 +193,19 @@ impl<B: Columns> Product<B> {
     pub(crate) unsafe fn c_at(&self, i: usize, j: usize) -> *mut f32 {
         // SAFETY: within C, says the caller.
         unsafe { self.c.add(i * self.ldc + j) }
+    }
+}
+
+/// Memory that several threads use.
+#[derive(Clone, Copy)]
+struct Shared(*mut f32);
+
+// SAFETY: whoever uses the pointer says why nobody else uses the same elements.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    fn start(&self) -> *mut f32 {
+        self.0
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{
     collections::{HashMap, HashSet},
     error, fmt,
+    ops::Range,
     sync::Arc,
 };
 
@@ -11,6 +12,8 @@ use crate::buffer::Buffer;
 /// Positions in a block. A slot grows by a block at a time, for all layers at
 /// once; nothing ever moves.
 pub(super) const BLOCK: usize = 64;
+/// Most rows that attend together.
+pub(super) const RUN: usize = 8;
 
 /// The sizes of a model's attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,6 +153,8 @@ pub struct KvCache {
     shape: Shape,
     slots: HashMap<u32, Slot>,
     rows: Vec<RowAt>,
+    /// The rows in groups of at most [`RUN`] that follow each other in a slot.
+    runs: Vec<Range<usize>>,
     /// The start of each block, for each slot of the current pass.
     tables: Vec<Vec<*mut f32>>,
     /// The rotated queries of the layer at hand.
@@ -169,11 +174,12 @@ impl KvCache {
         if !shape.is_valid() {
             return Err(KvError::Shape(shape));
         }
-        let (slots, rows, tables, queries) = Default::default();
+        let (slots, rows, runs, tables, queries) = Default::default();
         Ok(Self {
             shape,
             slots,
             rows,
+            runs,
             tables,
             queries,
         })
@@ -189,8 +195,7 @@ impl KvCache {
     /// When a row does not follow, or there is no memory. The pass then has no
     /// rows, and what the slots held before is unchanged.
     pub fn begin(&mut self, rows: &[Place]) -> Result<(), KvError> {
-        self.rows.clear();
-        self.tables.clear();
+        self.end_pass();
         let passes = self.check(rows)?;
         for (&slot, &Pass { start, end, .. }) in &passes {
             self.make_room(slot, start, end)?;
@@ -206,7 +211,21 @@ impl KvCache {
             position: place.position as usize,
             table: passes[&place.slot].table,
         }));
+        for (r, row) in self.rows.iter().enumerate() {
+            match self.runs.last_mut() {
+                Some(run) if run.len() < RUN && self.rows[run.start].table == row.table => {
+                    run.end = r + 1;
+                }
+                _ => self.runs.push(r..r + 1),
+            }
+        }
         Ok(())
+    }
+
+    fn end_pass(&mut self) {
+        self.rows.clear();
+        self.runs.clear();
+        self.tables.clear();
     }
 
     /// Whether the rows follow; what the pass needs of each slot.
@@ -279,8 +298,7 @@ impl KvCache {
 
     /// Forgets a slot and gives its memory back. The current pass ends.
     pub fn release(&mut self, slot: u32) {
-        self.rows.clear();
-        self.tables.clear();
+        self.end_pass();
         self.slots.remove(&slot);
     }
 
@@ -298,6 +316,10 @@ impl KvCache {
 
     pub(super) fn rows(&self) -> &[RowAt] {
         &self.rows
+    }
+
+    pub(super) fn runs(&self) -> &[Range<usize>] {
+        &self.runs
     }
 
     pub(super) fn queries_mut(&mut self) -> &mut Vec<f32> {
