@@ -116,6 +116,7 @@ fn build() -> Result<()> {
     );
     println!("cargo::rustc-link-lib=dylib=mlx");
     println!("cargo::metadata=lib_dir={}", library_directory.display());
+    println!("cargo::metadata=version={MLX_VERSION}");
     Ok(())
 }
 

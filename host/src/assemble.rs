@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use etcetera::BaseStrategy;
 
 use crate::config::ModelConfig;
-use crate::engine::{self, EngineConfig, ModelInfo, SpawnError};
+use crate::engine::{self, EngineConfig, Handle, ModelInfo, SpawnError};
 use crate::http::{Access, RequestLimits, ServedModel, Service, UploadRate};
 use crate::mlx::{self, Backend, Checkpoint, GgufTokenizer, LoadError, TokenizerData};
 use crate::plugin::{
@@ -77,7 +77,7 @@ pub enum AssembleError {
 }
 
 /// Puts a service together. Shows its progress and takes seconds; the first
-/// time it also fetches the default model.
+/// time it also fetches the default model and compiles the shipped plugins.
 ///
 /// # Errors
 /// When a part cannot be had, in one sentence.
@@ -90,31 +90,20 @@ pub fn assemble(
     store: Option<Store>,
 ) -> Result<(Arc<Service>, JoinHandle<()>), AssembleError> {
     let cache = cache_folder(model)?;
-    let mut progress = ProgressLine::default();
-    let path = match &model.path {
-        Some(path) => path.clone(),
-        None => mlx::default_model::fetch(&cache, &mut |step| progress.show(step))?,
-    };
-    let checkpoint = Checkpoint::open(&path)?;
-    let tokenizer = tokenizer(&checkpoint)?;
-    let info = model_info(&engine, &checkpoint, &tokenizer);
-    let model = served_model(model, &checkpoint, tokenizer, &info)?;
+    let prepared = Prepared::new(model, &engine)?;
     let runtime = Runtime::new(plugins)?;
-    let registry = registry(runtime.clone(), &cache, model.vocabulary())?;
+    let registry = registry(runtime.clone(), &cache, prepared.model.vocabulary())?;
     let registry = match store {
         Some(store) => registry.with_store(store)?,
         None => registry,
     };
     let registry = Arc::new(registry);
-    let (engine, thread) = engine::spawn(engine, info, move || {
-        mlx::load(&checkpoint, Backend::detect(), &mut |step| {
-            progress.show(step);
-        })
-    })
-    .map_err(|error| match error {
-        SpawnError::Model(error) => AssembleError::Model(error),
-        SpawnError::Threads(message) => AssembleError::Engine(message),
-    })?;
+    // Last, for MLX must not be torn down under the engine's thread.
+    let Loaded {
+        model,
+        engine,
+        thread,
+    } = prepared.start(engine)?;
     let service = Service {
         model,
         engine,
@@ -125,6 +114,78 @@ pub fn assemble(
         upload_rate: UploadRate::per_minute(requests.uploads_per_minute),
     };
     Ok((Arc::new(service), thread))
+}
+
+/// A model that is ready to compute.
+pub struct Loaded {
+    pub model: ServedModel,
+    pub engine: Handle,
+    /// The engine's, which ends after the last handle.
+    pub thread: JoinHandle<()>,
+}
+
+/// Loads a model and starts its engine. Shows its progress and takes seconds;
+/// the first time it also fetches the default model.
+///
+/// # Errors
+/// When a part cannot be had, in one sentence.
+pub fn load(model: &ModelConfig, engine: EngineConfig) -> Result<Loaded, AssembleError> {
+    Prepared::new(model, &engine)?.start(engine)
+}
+
+/// A model whose files have been read, but for the weights.
+struct Prepared {
+    checkpoint: Checkpoint,
+    model: ServedModel,
+    info: ModelInfo,
+    progress: ProgressLine,
+}
+
+impl Prepared {
+    fn new(model: &ModelConfig, engine: &EngineConfig) -> Result<Self, AssembleError> {
+        let mut progress = ProgressLine::default();
+        let path = match &model.path {
+            Some(path) => path.clone(),
+            None => {
+                let cache = cache_folder(model)?;
+                mlx::default_model::fetch(&cache, &mut |step| progress.show(step))?
+            }
+        };
+        let checkpoint = Checkpoint::open(&path)?;
+        let tokenizer = tokenizer(&checkpoint)?;
+        let info = model_info(engine, &checkpoint, &tokenizer);
+        let model = served_model(model, &checkpoint, tokenizer, &info)?;
+        Ok(Self {
+            checkpoint,
+            model,
+            info,
+            progress,
+        })
+    }
+
+    /// Loads the weights, on the engine's own thread.
+    fn start(self, engine: EngineConfig) -> Result<Loaded, AssembleError> {
+        let Self {
+            checkpoint,
+            model,
+            info,
+            mut progress,
+        } = self;
+        let (engine, thread) = engine::spawn(engine, info, move || {
+            mlx::load(&checkpoint, Backend::detect(), &mut |step| {
+                progress.show(step);
+            })
+        })
+        .map_err(|error| match error {
+            SpawnError::Model(error) => AssembleError::Model(error),
+            SpawnError::Threads(message) => AssembleError::Engine(message),
+        })?;
+        Ok(Loaded {
+            model,
+            engine,
+            thread,
+        })
+    }
 }
 
 /// Where models and compiled plugins are kept.

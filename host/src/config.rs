@@ -9,6 +9,7 @@ use crate::author::PluginCommand;
 use crate::bench::BenchArgs;
 use crate::engine::EngineConfig;
 use crate::http::RequestLimits;
+use crate::perplexity::PerplexityArgs;
 use crate::plugin;
 
 /// Serves text generation on MLX in which WebAssembly components choose every
@@ -31,6 +32,13 @@ pub enum Command {
     Bench {
         #[command(flatten)]
         args: BenchArgs,
+        #[command(flatten)]
+        model: ModelConfig,
+    },
+    /// Measure how well the model predicts texts: perplexity, bits per byte
+    Perplexity {
+        #[command(flatten)]
+        args: PerplexityArgs,
         #[command(flatten)]
         model: ModelConfig,
     },

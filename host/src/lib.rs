@@ -8,6 +8,7 @@ pub mod config;
 pub mod engine;
 pub mod http;
 pub mod mlx;
+pub mod perplexity;
 pub mod plugin;
 pub mod progress;
 pub mod serve;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use sluice::config::{Cli, Command};
-use sluice::{author, bench, plugin, serve, telemetry};
+use sluice::{author, bench, perplexity, plugin, serve, telemetry};
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().into_command() {
@@ -42,6 +42,9 @@ fn main() -> ExitCode {
         }
         Command::Bench { args, model } => {
             bench::run(&model, &args).map_err(|error| error.to_string())
+        }
+        Command::Perplexity { args, model } => {
+            perplexity::run(&model, &args).map_err(|error| error.to_string())
         }
     };
     match outcome {

@@ -7,7 +7,7 @@
 //! quantised ──────────┘          │
 //! ops        norm, SwiGLU, rope  ├─ pool (threads)
 //! attention  KV cache, attention ┘
-//! row        passes over one logits row
+//! row        passes over one logits row, loan lends one
 //!            └── all on simd: AVX-512, AVX2, NEON or plain, chosen at run time
 //! ```
 //!
@@ -36,6 +36,7 @@
 
 pub mod attention;
 mod buffer;
+mod loan;
 mod matmul;
 pub mod ops;
 pub mod pool;
@@ -47,6 +48,7 @@ mod simd;
 #[cfg(test)]
 mod testing;
 
+pub use loan::Loan;
 pub use matmul::matmul_nt;
 pub use quantised::{Format, Quantised};
 #[cfg(target_os = "linux")]

@@ -194,6 +194,24 @@ impl<B: Columns> Product<B> {
         // SAFETY: within C, says the caller.
         unsafe { self.c.add(i * self.ldc + j) }
     }
+
+    /// Sets the first `width <= N` of these elements from (`i`, `j`) on.
+    ///
+    /// # Safety
+    /// They lie within C, and are the caller's.
+    #[inline(always)]
+    pub(crate) unsafe fn put(&self, i: usize, j: usize, width: usize, values: [f32; N]) {
+        // SAFETY: as promised to this function.
+        unsafe {
+            let to = self.c_at(i, j);
+            if width == N {
+                // Of known length, this is an instruction and no call.
+                to.cast::<[f32; N]>().write(values);
+            } else {
+                to.copy_from_nonoverlapping(values.as_ptr(), width);
+            }
+        }
+    }
 }
 
 /// Memory that several threads use.

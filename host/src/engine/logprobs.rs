@@ -38,8 +38,8 @@ pub struct Logprobs {
 }
 
 /// The log-softmax of `row` for `token` and for the best ids below
-/// `tokenizer_size`: sums in f64, the maximum subtracted first. None for a row
-/// with a NaN, a positive infinity or nothing left.
+/// `tokenizer_size`, with an absolute error below 1e-6. None for a row with a
+/// NaN, a positive infinity or nothing left.
 pub(super) fn logprobs(
     row: &[f32],
     token: TokenId,
@@ -49,10 +49,8 @@ pub(super) fn logprobs(
     let Ok(row::RowState::Open) = row::check(row) else {
         return None;
     };
-    let best = f64::from(row[row::argmax(row)? as usize]);
-    let sum: f64 = row.iter().map(|&l| (f64::from(l) - best).exp()).sum();
-    let total = sum.ln();
-    let logprob = |logit: f32| f64::from(logit) - best - total;
+    let total = row::log_sum_exp(row, 1.0);
+    let logprob = |logit: f32| f64::from(logit) - total;
     let (mut ids, mut logits) = (Vec::new(), Vec::new());
     let known = &row[..tokenizer_size.min(row.len())];
     row::top_k(known, n_top as usize, &mut ids, &mut logits);

@@ -1,7 +1,7 @@
 //! One stream of tokens, from submission to its last event.
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
@@ -117,6 +117,8 @@ pub(super) struct Sequence {
     n_started: u32,
     pub(super) slot: u32,
     plan: Option<Result<Plan, Fault>>,
+    /// How long the last plan took; none if it has not planned yet.
+    pub(super) plan_time: Option<Duration>,
     pub(super) finished: Option<FinishReason>,
 }
 
@@ -148,6 +150,7 @@ impl Sequence {
             n_started: 0,
             slot: 0,
             plan: None,
+            plan_time: None,
             finished: None,
         }
     }
@@ -271,7 +274,9 @@ impl Sequence {
 
     pub(super) fn plan(&mut self) {
         if let Some(chain) = &mut self.chain {
+            let started = Instant::now();
             self.plan = Some(chain.plan(&self.context[self.told..]));
+            self.plan_time = Some(started.elapsed());
             self.told = self.context.len();
         }
     }

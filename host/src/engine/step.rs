@@ -7,7 +7,7 @@ use super::{
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 /// Guest code may recurse; wasmtime needs far more than a thread's default
@@ -94,31 +94,48 @@ impl Engine {
         self.retire();
     }
 
-    /// Runs the forward pass here and, meanwhile, the token processors of all
-    /// rows that will be sampled on the workers, or on threads of their own if
-    /// they may be late.
+    /// Runs the forward pass here, and the token processors of all rows that
+    /// will be sampled: on threads of their own if they may be late, else on
+    /// the workers meanwhile, or before it where that takes no longer than to
+    /// hand them over.
     fn compute(&mut self) -> Result<(), ModelError> {
         let (model, rows) = (&mut self.model, &self.rows);
         let sequences = self.scheduler.sequences();
+        let started = Instant::now();
+        let mut on_time = Vec::new();
+        for sequence in sequences.iter_mut().filter(|s| s.samples()) {
+            if sequence.may_be_late() {
+                sequence.start_plan();
+            } else {
+                on_time.push(Mutex::new(sequence));
+            }
+        }
+        let plan = |sequence: &Mutex<&mut Sequence>| {
+            if let Ok(mut sequence) = sequence.lock() {
+                guarded(&mut sequence, Sequence::plan);
+            }
+        };
+        if plans_are_quick(&mut on_time) {
+            sluice_kernels::pool::for_each(on_time.len(), |index| plan(&on_time[index]));
+            on_time.clear();
+        }
+        let planned = started.elapsed();
         let mut computed = Ok(());
         let mut forward_ended = Instant::now();
-        let started = forward_ended;
         self.workers.in_place_scope(|scope| {
-            for sequence in sequences.iter_mut().filter(|s| s.samples()) {
-                if sequence.may_be_late() {
-                    sequence.start_plan();
-                } else {
-                    scope.spawn(|_| guarded(sequence, Sequence::plan));
-                }
+            for sequence in &on_time {
+                scope.spawn(|_| plan(sequence));
             }
             computed = model.forward(rows);
             forward_ended = Instant::now();
         });
+        drop(on_time);
         for sequence in sequences.iter_mut().filter(|s| s.samples()) {
             sequence.take_plan();
         }
+        let forward = forward_ended - started - planned;
         self.counters
-            .forward(forward_ended - started, forward_ended.elapsed());
+            .forward(forward, planned + forward_ended.elapsed());
         computed
     }
 
@@ -181,6 +198,21 @@ impl Engine {
             sequence.finish(FinishReason::EngineError(error.to_string()));
         }
     }
+}
+
+/// Whether these sequences will plan, as far as their last plans tell, in less
+/// time than it takes to wake up the workers.
+fn plans_are_quick(sequences: &mut [Mutex<&mut Sequence>]) -> bool {
+    let limit: u64 = std::env::var("SLUICE_T_PLAN").map_or(50, |x| x.parse().unwrap_or(50));
+    let mut left = Duration::from_micros(limit);
+    sequences.iter_mut().all(|sequence| {
+        let time = sequence.get_mut().ok().and_then(|s| s.plan_time);
+        match time.and_then(|time| left.checked_sub(time)) {
+            Some(rest) => left = rest,
+            None => return false,
+        }
+        true
+    })
 }
 
 /// A panic on the way to a guest is a defect of ours, but still ends only the

@@ -4,6 +4,7 @@
 mod draft;
 mod late;
 mod prefix;
+mod together;
 
 use super::{fake::*, *};
 use proptest::prelude::*;

@@ -43,6 +43,15 @@ impl ServedModel {
         })
     }
 
+    /// The name requests give as `model`.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.tokenizer
+    }
+
     /// The tokenizer as plugins see it.
     pub fn vocabulary(&self) -> &Arc<Vocabulary> {
         &self.vocabulary

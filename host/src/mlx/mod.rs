@@ -37,6 +37,9 @@ mod weights;
 #[cfg(test)]
 mod tests;
 
+/// The version of libmlx that this is linked to.
+pub const VERSION: &str = env!("SLUICE_MLX_VERSION");
+
 pub use backend::Backend;
 pub use checkpoint::{Checkpoint, GgufTokenizer, Progress, TokenizerData};
 pub use error::LoadError;

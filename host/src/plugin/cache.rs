@@ -133,13 +133,15 @@ impl Cache {
         // The engine knows what it hashes into this: version, target, settings.
         let mut settings = DefaultHasher::new();
         engine.precompile_compatibility_hash().hash(&mut settings);
-        hex(format!(
-            "{component}\n{vocabulary:?}\n{:x}\n{:?}\n{}",
-            settings.finish(),
-            self.build,
-            env!("CARGO_PKG_VERSION"),
+        sha256(
+            format!(
+                "{component}\n{vocabulary:?}\n{:x}\n{:?}\n{}",
+                settings.finish(),
+                self.build,
+                env!("CARGO_PKG_VERSION"),
+            )
+            .as_bytes(),
         )
-        .as_bytes())
     }
 
     /// What was kept under a key, if it is whole.
@@ -151,7 +153,7 @@ impl Cache {
             code: digest,
         } = serde_json::from_slice(&read_own(&record)?).ok()?;
         let code = self.code_file(&digest)?;
-        if hex(&read_own(&code)?) != digest {
+        if sha256(&read_own(&code)?) != digest {
             return None;
         }
         for path in [&record, &code] {
@@ -167,7 +169,7 @@ impl Cache {
 
     /// Keeps what was compiled: moves its code from where it was written.
     pub(super) fn keep(&self, key: &str, compiled: &mut Compiled) -> io::Result<()> {
-        let digest = hex(&fs::read(&compiled.code)?);
+        let digest = sha256(&fs::read(&compiled.code)?);
         let record = Record {
             report: compiled.report.clone(),
             prepared_for: compiled.prepared_for.clone(),
@@ -253,7 +255,7 @@ fn read_own(path: &Path) -> Option<Vec<u8>> {
 }
 
 /// The digest of bytes, in lower-case hexadecimal.
-pub(super) fn hex(bytes: &[u8]) -> String {
+pub(crate) fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes)
         .iter()
         .fold(String::new(), |mut text, byte| {
@@ -319,9 +321,9 @@ mod tests {
         let first = cache(directory.path());
         let kept = kept(&first);
         let path = |name: &str| first.directory.join(name);
-        let code = format!("{}.{CODE}", hex(b"unnamed"));
+        let code = format!("{}.{CODE}", sha256(b"unnamed"));
         let record = fs::read_to_string(&kept[0]).unwrap();
-        let lost = record.replace(&hex(b"code"), &hex(b"lost"));
+        let lost = record.replace(&sha256(b"code"), &sha256(b"lost"));
         let left = [
             ("half.work", b"half".to_vec()),
             (&code, b"unnamed".to_vec()),
@@ -361,7 +363,7 @@ mod tests {
         }
         let [record, _] = kept(&cache);
         let text = fs::read_to_string(&record).unwrap();
-        let elsewhere = text.replace(&hex(b"code"), "../../etc/passwd");
+        let elsewhere = text.replace(&sha256(b"code"), "../../etc/passwd");
         assert_ne!(text, elsewhere);
         fs::write(&record, elsewhere).unwrap();
         assert!(cache.find("k").is_none());

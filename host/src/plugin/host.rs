@@ -99,9 +99,9 @@ impl HostState {
         Ok(())
     }
 
-    fn lent_row(&self, import: &str) -> Result<&[f32]> {
+    fn read_row<T>(&self, import: &str, read: impl FnOnce(&[f32]) -> T) -> Result<T> {
         self.only_in(import, &[Phase::Process, Phase::Sample])?;
-        Ok(&self.row)
+        Ok(self.row.read(read))
     }
 }
 
@@ -169,9 +169,10 @@ impl control::Host for HostState {
 
 impl logits::Host for HostState {
     fn top(&mut self, k: u32) -> Result<logits::Candidates> {
-        let row = self.lent_row("top")?;
         let (mut ids, mut logits) = (Vec::new(), Vec::new());
-        row::top_k(row, k as usize, &mut ids, &mut logits);
+        self.read_row("top", |row| {
+            row::top_k(row, k as usize, &mut ids, &mut logits);
+        })?;
         self.crossed.leave(&[k]);
         self.crossed.enter(&ids);
         self.crossed.enter(&logits);
@@ -179,7 +180,7 @@ impl logits::Host for HostState {
     }
 
     fn log_sum_exp(&mut self, temperature: f32) -> Result<f64> {
-        let row = self.lent_row("log-sum-exp")?;
+        self.only_in("log-sum-exp", &[Phase::Process, Phase::Sample])?;
         if !temperature.is_finite() || temperature <= 0.0 {
             return Err(HostFault::new(
                 kind::INVALID_CALL,
@@ -190,14 +191,14 @@ impl logits::Host for HostState {
             )
             .into());
         }
-        let sum = row::log_sum_exp(row, temperature);
+        let sum = self.row.read(|row| row::log_sum_exp(row, temperature));
         self.crossed.leave(&[temperature]);
         self.crossed.enter(&[sum]);
         Ok(sum)
     }
 
     fn row(&mut self) -> Result<Vec<f32>> {
-        let row = self.lent_row("row")?.to_vec();
+        let row = self.read_row("row", <[f32]>::to_vec)?;
         self.crossed.enter(&row);
         Ok(row)
     }

@@ -1,7 +1,6 @@
 //! One instance of a plugin: a store, the guest's exports, and the rule that
 //! every call of them has a deadline and ends in a value or a fault.
 
-use std::cell::Cell;
 use std::mem;
 use std::sync::Arc;
 
@@ -321,9 +320,7 @@ impl Instance {
         Ok(token)
     }
 
-    /// A call that may read `row`: it gets a copy, as a store owns its data.
-    /// The copy's buffer belongs to the thread, so that the rows of a step
-    /// pass through one warm piece of memory.
+    /// A call that may read `row`.
     fn call_with_row<T>(
         &mut self,
         phase: Phase,
@@ -332,18 +329,10 @@ impl Instance {
         deadline: Deadline,
         call: impl FnOnce(&Guest, &mut Store<HostState>) -> wasmtime::Result<T>,
     ) -> Result<T, Fault> {
-        thread_local! {
-            static COPY: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
-        }
-        let mut copy = COPY.take();
-        copy.clear();
-        copy.extend_from_slice(row);
         let state = self.store.data_mut();
-        state.row = copy;
         state.chance = chance;
-        let result = self.call(phase, deadline, call);
-        COPY.set(mem::take(&mut self.store.data_mut().row));
-        result
+        let loan = state.row.clone();
+        loan.lend(row, || self.call(phase, deadline, call))
     }
 
     /// Every call of the guest: with its deadline armed anew, unless the

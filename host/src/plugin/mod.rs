@@ -48,6 +48,7 @@ mod vocabulary;
 mod vocabulary_file;
 mod wasi;
 
+pub(crate) use cache::sha256;
 pub use chain::OpenChain;
 pub use child::{CompileTask, compile_child};
 pub use compile::Compiler;

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use semver::Version;
 use serde_json::{Map, Value};
 
-use super::cache::hex;
+use super::cache::sha256;
 use super::compile::Compiler;
 use super::loaded::Plugin;
 use super::runtime::Runtime;
@@ -314,7 +314,7 @@ impl<'a> Reference<'a> {
 
 /// `sha256:` and the digest in lower-case hexadecimal.
 fn digest(bytes: &[u8]) -> String {
-    format!("sha256:{}", hex(bytes))
+    format!("sha256:{}", sha256(bytes))
 }
 
 /// A plugin with the name of a shipped one takes its place in the default chain,

@@ -11,6 +11,7 @@ use super::record::LogLine;
 use super::vocabulary::Vocabulary;
 use sluice_contract::chance::Chance;
 use sluice_contract::phase::{Decision, Phase};
+use sluice_kernels::Loan;
 
 /// The data of one instance's store.
 pub(super) struct HostState {
@@ -22,8 +23,8 @@ pub(super) struct HostState {
     pub(super) edits: Edits,
     /// Made by the call that runs.
     pub(super) decision: Option<Decision>,
-    /// The row that the call may read; lent for its duration.
-    pub(super) row: Vec<f32>,
+    /// The row that the call may read.
+    pub(super) row: Loan,
     pub(super) chance: Chance,
     /// Over the boundary in the call that runs.
     pub(super) crossed: Crossed,
@@ -43,7 +44,7 @@ impl HostState {
             has_read_vocabulary: Cell::new(false),
             edits: Edits::default(),
             decision: None,
-            row: Vec::new(),
+            row: Loan::default(),
             chance: Chance::default(),
             crossed: Crossed::default(),
             log: Log::new(stage),

@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::cache::hex;
+use super::cache::sha256;
 use super::loaded::Plugin;
 
 /// How components that are being written end.
@@ -120,7 +120,7 @@ impl Store {
     pub(super) fn read(&self, digest: &str) -> Result<Vec<u8>, StoreError> {
         let path = self.file(digest);
         let bytes = fs::read(&path).map_err(|source| StoreError::File { path, source })?;
-        if format!("sha256:{}", hex(&bytes)) == digest {
+        if format!("sha256:{}", sha256(&bytes)) == digest {
             Ok(bytes)
         } else {
             let digest = digest.to_owned();

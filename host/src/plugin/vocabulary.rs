@@ -1,6 +1,6 @@
 //! What plugins may know of the tokenizer.
 
-use super::cache::hex;
+use super::cache::sha256;
 use super::vocabulary_file;
 use crate::engine::{ModelInfo, TokenId};
 
@@ -73,7 +73,7 @@ impl Vocabulary {
         }
         let file = vocabulary_file::to_bytes(&info, &offsets, &bytes, &special_tokens);
         Ok(Self {
-            digest: hex(&file),
+            digest: sha256(&file),
             info,
             offsets,
             bytes,
@@ -88,7 +88,7 @@ impl Vocabulary {
     }
 
     /// SHA-256 of everything but the tokenizer, in hexadecimal.
-    pub(super) fn digest(&self) -> &str {
+    pub fn digest(&self) -> &str {
         &self.digest
     }
 

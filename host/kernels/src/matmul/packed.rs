@@ -191,10 +191,7 @@ impl<B: Columns> Packed<'_, B> {
                             continue;
                         }
                         for m in 0..M.min(self.product.m - t * M) {
-                            let sums = s.sum4(acc[m]);
-                            self.product
-                                .c_at(t * M + m, j)
-                                .copy_from_nonoverlapping(sums.as_ptr(), width);
+                            self.product.put(t * M + m, j, width, s.sum4(acc[m]));
                         }
                     }
                 }

@@ -166,9 +166,7 @@ unsafe fn tile<S: Simd, U: Unpack, const M: usize>(
             }
         }
         for m in 0..M {
-            let sums = s.sum4(acc[m]);
-            p.c_at(i + m, j)
-                .copy_from_nonoverlapping(sums.as_ptr(), width);
+            p.put(i + m, j, width, s.sum4(acc[m]));
         }
     }
 }

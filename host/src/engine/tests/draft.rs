@@ -12,11 +12,7 @@ fn repetitive(context: &[TokenId]) -> Vec<f32> {
     row
 }
 
-fn start_repetitive(draft_rows: usize) -> Handle {
-    let config = EngineConfig {
-        draft_rows,
-        ..EngineConfig::default()
-    };
+pub(super) fn start_repetitive(config: EngineConfig) -> Handle {
     let model = || {
         Ok::<_, Infallible>(Box::new(ScriptedModel::new(V as usize, repetitive)) as Box<dyn Model>)
     };
@@ -25,9 +21,9 @@ fn start_repetitive(draft_rows: usize) -> Handle {
 
 /// What a reader gets: tokens with their logprobs, the end id, the reason; and
 /// how many drafted tokens were right and wrong.
-type Answer = (Vec<Token>, Option<Token>, FinishReason);
+pub(super) type Answer = (Vec<Token>, Option<Token>, FinishReason);
 
-fn read_drafted(mut events: mpsc::Receiver<Event>) -> (Answer, [usize; 2]) {
+pub(super) fn read_drafted(mut events: mpsc::Receiver<Event>) -> (Answer, [usize; 2]) {
     let (mut tokens, mut end, mut drafted) = (Vec::new(), None, [0; 2]);
     loop {
         match events.blocking_recv().unwrap() {
@@ -73,13 +69,13 @@ fn text_that_repeats_itself_takes_fewer_steps() {
 
 /// What a chain does at some positions.
 #[derive(Clone, Debug)]
-enum Act {
+pub(super) enum Act {
     Force(Vec<TokenId>),
     Stop,
     Fail,
 }
 
-fn act() -> impl Strategy<Value = Act> {
+pub(super) fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
         8 => prop::collection::vec(2..V, 1..4).prop_map(Act::Force),
         1 => Just(Act::Stop),
@@ -87,7 +83,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-fn acting(acts: &[(usize, Act)]) -> Box<dyn Chain> {
+pub(super) fn acting(acts: &[(usize, Act)]) -> Box<dyn Chain> {
     let acts: std::collections::HashMap<_, _> = acts.iter().cloned().collect();
     Box::new(ScriptedChain::new(move |accepted: &[TokenId]| {
         match acts.get(&accepted.len()) {
@@ -119,7 +115,10 @@ proptest! {
         ), 1..5),
     ) {
         let run = |draft_rows| {
-            let handle = start_repetitive(draft_rows);
+            let handle = start_repetitive(EngineConfig {
+                draft_rows,
+                ..EngineConfig::default()
+            });
             let submitted: Vec<_> = requests
                 .iter()
                 .map(|(prompt, max_tokens, acts, logprobs)| {

@@ -4,7 +4,7 @@ use super::*;
 use std::{sync::mpsc as channel, time::Duration};
 
 /// A chain that a step waits for no longer than this.
-struct Late(Duration, Box<dyn Chain>);
+pub(super) struct Late(pub(super) Duration, pub(super) Box<dyn Chain>);
 
 impl Chain for Late {
     fn plan(&mut self, accepted: &[TokenId]) -> Result<Plan, Fault> {

@@ -313,8 +313,8 @@ impl Model for Llama {
     }
 
     fn forward(&mut self, rows: &[Row]) -> Result<(), ModelError> {
-        self.logits.clear();
         if rows.is_empty() {
+            self.logits.clear();
             return Ok(());
         }
         self.check(rows)?;

@@ -54,8 +54,8 @@ pub(super) trait Operations {
     /// `qkv` lines are the query heads, the key heads and the value heads.
     fn attention(&mut self, layer: usize, qkv: &Array) -> Result<Array, Exception>;
 
-    /// The logits of the lines `wanted` of `x`, into `logits`. Returns when
-    /// the pass is computed.
+    /// The logits of the lines `wanted` of `x`, in place of what is in
+    /// `logits`. Returns when the pass is computed.
     fn logits(
         &mut self,
         x: &Array,

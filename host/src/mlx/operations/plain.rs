@@ -176,6 +176,7 @@ impl Operations for PlainOperations {
         output: &Output<'_>,
         logits: &mut Vec<f32>,
     ) -> Result<(), Exception> {
+        logits.clear();
         if wanted.is_empty() {
             return x.eval();
         }
