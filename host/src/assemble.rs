@@ -144,12 +144,11 @@ struct Prepared {
 impl Prepared {
     fn new(model: &ModelConfig, engine: &EngineConfig) -> Result<Self, AssembleError> {
         let mut progress = ProgressLine::default();
-        let path = match &model.path {
-            Some(path) => path.clone(),
-            None => {
-                let cache = cache_folder(model)?;
-                mlx::default_model::fetch(&cache, &mut |step| progress.show(step))?
-            }
+        let path = if let Some(path) = &model.path {
+            path.clone()
+        } else {
+            let cache = cache_folder(model)?;
+            mlx::default_model::fetch(&cache, &mut |step| progress.show(step))?
         };
         let checkpoint = Checkpoint::open(&path)?;
         let tokenizer = tokenizer(&checkpoint)?;

@@ -101,7 +101,7 @@ impl Engine {
     fn compute(&mut self) -> Result<(), ModelError> {
         let (model, rows) = (&mut self.model, &self.rows);
         let sequences = self.scheduler.sequences();
-        let started = Instant::now();
+        let asked = Instant::now();
         let mut on_time = Vec::new();
         for sequence in sequences.iter_mut().filter(|s| s.samples()) {
             if sequence.may_be_late() {
@@ -119,9 +119,9 @@ impl Engine {
             sluice_kernels::pool::for_each(on_time.len(), |index| plan(&on_time[index]));
             on_time.clear();
         }
-        let planned = started.elapsed();
+        let started = Instant::now();
         let mut computed = Ok(());
-        let mut forward_ended = Instant::now();
+        let mut forward_ended = started;
         self.workers.in_place_scope(|scope| {
             for sequence in &on_time {
                 scope.spawn(|_| plan(sequence));
@@ -133,9 +133,8 @@ impl Engine {
         for sequence in sequences.iter_mut().filter(|s| s.samples()) {
             sequence.take_plan();
         }
-        let forward = forward_ended - started - planned;
-        self.counters
-            .forward(forward, planned + forward_ended.elapsed());
+        let plans = (started - asked) + forward_ended.elapsed();
+        self.counters.forward(forward_ended - started, plans);
         computed
     }
 

@@ -102,7 +102,6 @@ proptest! {
             kv_tokens,
             prefix_bytes,
             draft_rows,
-            ..EngineConfig::default()
         });
         let mut running = Vec::new();
         for request in &requests {
