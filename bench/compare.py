@@ -1,15 +1,24 @@
-"""Step times of sluice and of mlx-lm on this machine, as a Markdown table.
+"""Sluice beside mlx-lm and llama.cpp on this machine, as Markdown.
 
-    cargo build --release
-    VENV/bin/python bench/compare.py --openblas /path/to/libopenblas.so.0
+    cargo build --release && cargo build --release -p sluice --example native_chain
+    python3 bench/compare.py --mlx-python VENV/bin/python --openblas LIBRARY \\
+        --f32-model FOLDER --llama-python VENV/bin/python
 
-VENV is the environment that tests/parity/make_fixture.py describes. Debian has
-OpenBLAS as `libopenblas0-pthread`; it is the fair opponent on a CPU, since
-mlx-lm's wheel brings a reference BLAS. Without --openblas that arm is left out.
+What is not named is left out, and the table says so:
 
-The arms run in turn, round after round, so that a busy minute hurts them all.
-Each figure is the median over the rounds of the medians over the steps. Run it
-on a quiet machine.
+--mlx-python    an environment with the packages of tests/parity/requirements.txt
+--openblas      a libopenblas.so.0 to preload, such as Debian's of the package
+                libopenblas0-pthread: mlx-lm's wheel brings a reference BLAS, so
+                this is the fair opponent on a CPU. Libraries that it needs have
+                to be found, by LD_LIBRARY_PATH if need be
+--f32-model     the folder that bench/f32_folder.py writes: Sluice with its weights
+                in f32, and `mlx_lm.server`
+--llama-python  an environment with the package llama-cpp-python
+--as-installed  also mlx-lm with the BLAS of its wheel, some ten times as slow
+
+The arms run in turn, round after round; ratios are taken within a round where
+both arms ran in it. Figures are medians. Run it on a quiet machine: a quarter of
+an hour on two processors, less with fewer rounds.
 """
 
 import argparse
@@ -17,93 +26,135 @@ import datetime
 import json
 import os
 import platform
-import statistics
-import subprocess
 import sys
-from collections import defaultdict
-from dataclasses import dataclass
-from importlib.metadata import version
+import time
 from pathlib import Path
 
-REPOSITORY = Path(__file__).parents[1]
-OPENBLAS_ARM = "mlx-lm, OpenBLAS"
-# Sluice's chains, and those of mlx-lm that do the same.
-SAME_CHAIN = {"none": "greedy", "greedy": "greedy", "default": "default"}
-# These pin a kernel and a cache size that may be wrong for this machine.
-OPENBLAS_TUNING = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
+import measures
+import rows
+from measures import BATCHES, CLIENTS, Figures
+from programs import REPOSITORY, Programs
 
 
-@dataclass
-class Arm:
-    name: str
-    command: list[str]
-    environment: dict[str, str]
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    release = REPOSITORY / "target" / "release"
+    parser.add_argument("--sluice", type=existing, default=release / "sluice")
+    parser.add_argument("--native", type=Path, default=release / "examples" / "native_chain")
+    parser.add_argument("--mlx-python", type=existing)
+    parser.add_argument("--openblas", type=existing)
+    parser.add_argument("--llama-python", type=existing)
+    parser.add_argument("--f32-model", type=existing)
+    parser.add_argument("--gguf", type=existing, help="the default model's file")
+    parser.add_argument("--as-installed", action="store_true")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=24, help="steps of each case")
+    parser.add_argument("--out", type=Path, help="file to write; standard output otherwise")
+    parser.add_argument("--json", type=Path, help="file for all figures of all rounds")
+    return parser.parse_args()
 
 
-def arms(options: argparse.Namespace) -> list[Arm]:
-    plain = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}
-    sizes = ["--batch", options.batch, "--tokens", str(options.tokens)]
-    mlxlm = [sys.executable, str(REPOSITORY / "bench" / "mlxlm_decode.py"), *sizes]
-    result = [Arm("mlx-lm", mlxlm, plain)]
-    if options.openblas:
-        tuned = {key: value for key, value in plain.items() if key not in OPENBLAS_TUNING}
-        preload = {"LD_PRELOAD": str(options.openblas.resolve(strict=True))}
-        result.append(Arm(OPENBLAS_ARM, mlxlm, tuned | preload))
-    sluice = [str(options.sluice.resolve(strict=True)), "bench", "--json", "--rounds", "1", *sizes]
-    result.append(Arm("sluice", sluice, plain))
-    return result
+def existing(path: str) -> Path:
+    """Not resolved: an environment's Python is a link whose own place counts."""
+    absolute = Path(path).absolute()
+    if not absolute.exists():
+        raise argparse.ArgumentTypeError(f"there is no {path}")
+    return absolute
 
 
-def run(arm: Arm) -> list[dict]:
-    """The rows that one run of an arm prints on its last line."""
-    done = subprocess.run(arm.command, env=arm.environment, stdout=subprocess.PIPE, text=True)
-    if done.returncode != 0:
-        raise SystemExit(f"{arm.name}: exit code {done.returncode}")
-    return json.loads(done.stdout.strip().splitlines()[-1])["rows"]
+def default_gguf() -> Path | None:
+    """The default model where `sluice` keeps it."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return next((cache / "sluice" / "models").glob("*.gguf"), None)
 
 
-def measure(arms: list[Arm], n_rounds: int) -> dict[tuple[str, str, int], dict[str, float]]:
-    """Medians over the rounds by arm, chain and batch size."""
-    figures = defaultdict(lambda: defaultdict(list))
-    for n in range(n_rounds):
-        for arm in arms:
-            print(f"round {n + 1} of {n_rounds}: {arm.name}", file=sys.stderr, flush=True)
-            for row in run(arm):
-                key = (arm.name, row["chain"], row["batch"])
-                for figure in ("step_ms_median", "chain_share"):
-                    if row.get(figure) is not None:
-                        figures[key][figure].append(row[figure])
-    return {
-        key: {figure: statistics.median(values) for figure, values in of.items()}
-        for key, of in figures.items()
+def measure(programs: Programs, options: argparse.Namespace) -> Figures:
+    figures, gguf = Figures(), options.gguf or default_gguf()
+    for n in range(options.rounds):
+        print(f"round {n + 1} of {options.rounds}", file=sys.stderr, flush=True)
+        measures.decode(programs, figures, options.tokens, options.as_installed)
+        measures.llama(programs, figures, gguf)
+        measures.prefill(programs, figures)
+    measures.chains(programs, figures, options.rounds, options.tokens)
+    measures.history(programs, figures, min(options.rounds, 3), options.tokens)
+    measures.memory(programs, figures, options.rounds, gguf)
+    measures.instances(programs, figures)
+    measures.http(programs, figures, options.rounds)
+    return figures
+
+
+def left_out(programs: Programs) -> list[str]:
+    """What is not in the comparison, and why."""
+    named = {
+        "mlx-lm": (programs.mlx_python, "--mlx-python is not given"),
+        "OpenBLAS for mlx-lm": (programs.openblas, "--openblas is not given"),
+        "llama.cpp": (programs.llama_python, "--llama-python is not given"),
+        "weights in f32 and `mlx_lm.server`": (programs.f32_model, "--f32-model is not given"),
+        "the native chain": (programs.native, "the example `native_chain` is not built"),
     }
+    missing = [f"{what} ({why})" for what, (path, why) in named.items() if path is None]
+    return [f"Left out: {'; '.join(missing)}.", ""] if missing else []
 
 
-def table(medians: dict, openblas: bool) -> list[str]:
-    """One line per arm and chain, one column per batch size. Sluice's lines
-    carry their ratio to the same chain of mlx-lm's fastest arm that was run."""
-    opponent = OPENBLAS_ARM if openblas else "mlx-lm"
-    batches = sorted({batch for _, _, batch in medians})
+def steps(figures: Figures) -> list[str]:
+    """Milliseconds per step of all arms of the rounds."""
+    arms = {
+        "plain": "mlx-lm as installed, f32",
+        "mlx": "mlx-lm with OpenBLAS, f32",
+        "f32": "Sluice, weights in f32",
+        "sluice": "Sluice, weights as in the file",
+    }
     lines = [
-        "| ms per step | " + " | ".join(f"B = {batch}" for batch in batches) + " |",
-        "|---|" + "---|" * len(batches),
+        "| ms per step; in brackets the part in which the engine waited for chains | "
+        + " | ".join(f"B = {batch}" for batch in BATCHES) + " |",
+        "|---|" + "---|" * len(BATCHES),
     ]
-    for arm, chain in dict.fromkeys((arm, chain) for arm, chain, _ in medians):
-        cells = []
-        for batch in batches:
-            figures = medians[arm, chain, batch]
-            cell = f"{figures['step_ms_median']:.1f}"
-            if arm == "sluice":
-                theirs = medians[opponent, SAME_CHAIN[chain], batch]["step_ms_median"]
-                cell += f" ({figures['step_ms_median'] / theirs:.2f})"
-            if "chain_share" in figures:
-                cell += f", chain {100 * figures['chain_share']:.2f} %"
-            cells.append(cell)
-        lines.append(f"| {arm}: {chain} | " + " | ".join(cells) + " |")
-    return [*lines, "", f"In brackets: the ratio to \"{opponent}\" with the same chain."]
+    for arm, name in arms.items():
+        for chain in ("none", "greedy", "default"):
+            if figures.median(f"{arm} {chain} 1") is None:
+                continue
+            cells = []
+            for batch in BATCHES:
+                step = figures.median(f"{arm} {chain} {batch}")
+                share = figures.median(f"{arm} {chain} {batch} share")
+                cells.append(f"{step:.1f}" + ("" if share is None else f" ({100 * share:.2f} %)"))
+            lines.append(f"| {name}: {chain} | " + " | ".join(cells) + " |")
+    return [*lines, ""]
 
 
-def processor_name() -> str:
+def other_figures(figures: Figures) -> list[str]:
+    """Figures behind the ratios."""
+    def shown(name: str, digits: int = 2) -> str:
+        value = figures.median(name)
+        return "–" if value is None else f"{value:.{digits}f}"
+
+    lines = [
+        "| clients | Sluice: tokens/s | first token, ms | next token, ms | `mlx_lm.server`: tokens/s |",
+        "|---|---|---|---|---|",
+    ]
+    for n in CLIENTS:
+        own = [shown(f"sluice clients {n}{end}", 0) for end in ("", " first ms", " next ms")]
+        lines.append(f"| {n} | " + " | ".join([*own, shown(f"mlx clients {n}", 0)]) + " |")
+    parts = [
+        f"The chain in a step at B = 1, 8, 16: "
+        + ", ".join(shown(f"default by none {batch} µs", 0) for batch in BATCHES)
+        + " µs; after 200 and 6,000 tokens: "
+        + ", ".join(shown(f"chain_us {n}", 0) for n in measures.HISTORIES)
+        + " µs.",
+        f"A plain read of memory gives {shown('read GB/s', 1)} GB/s; steps of one row read "
+        f"{shown('f32 GB/s', 1)} GB/s of weights in f32, {shown('sluice GB/s', 1)} of those in the "
+        "file, whose numbers have to be unpacked.",
+        f"Prompt of {measures.LONG_PROMPT:,}: {shown('mlx prompt s', 1)} s with mlx-lm. Second turn of a "
+        f"chat: {shown('turn s')} s, without the cache {shown('turn s, no cache')} s. Copied text: "
+        f"{shown('copy', 0)} tokens/s, without drafts {shown('copy, no drafts', 0)}. llama.cpp: "
+        f"{shown('llama greedy 1', 1)} ms per step.",
+    ]
+    return [*lines, "", *parts, ""]
+
+
+def processor() -> str:
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         for line in cpuinfo.read_text().splitlines():
@@ -112,34 +163,49 @@ def processor_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def heading(options: argparse.Namespace) -> list[str]:
+def heading(options: argparse.Namespace, figures: Figures, elapsed_s: float) -> list[str]:
     """What was measured: date, machine and versions."""
-    git = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty"]
-    commit = subprocess.run(git, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
-    blas = f", {options.openblas.resolve().name}" if options.openblas else ""
+    versions = [f"sluice {measures.commit()}"]
+    versions += [f"{name} {version}" for name, version in sorted(figures.versions.items())]
+    if options.openblas:
+        versions.append(options.openblas.resolve().name)
+    load = ", ".join(f"{load:.1f}" for load in os.getloadavg())
     return [
-        f"{datetime.date.today()}, {processor_name()}, {os.cpu_count()} processors, "
-        f"{platform.system()} {platform.release()}; sluice {commit}, "
-        f"mlx {version('mlx')}, mlx-lm {version('mlx-lm')}{blas}; SmolLM2-135M-Instruct in f32; "
-        f"medians of {options.rounds} rounds of {options.tokens} tokens.",
+        f"## Beside mlx-lm, {datetime.date.today()}",
+        "",
+        f"{processor()}, {os.cpu_count()} processors, {platform.system()} {platform.release()}; "
+        f"{', '.join(versions)}; SmolLM2-135M-Instruct; {options.rounds} rounds, medians; "
+        f"{elapsed_s / 60:.0f} minutes, load at the end {load}.",
         "",
     ]
 
 
-def main() -> None:
-    options = argparse.ArgumentParser(description="Compares sluice with mlx-lm.")
-    options.add_argument("--sluice", type=Path, default=REPOSITORY / "target" / "release" / "sluice")
-    options.add_argument("--openblas", type=Path, help="a libopenblas.so.0 to preload")
-    options.add_argument("--rounds", type=int, default=5)
-    options.add_argument("--batch", default="1,8,16", help="batch sizes, comma-separated")
-    options.add_argument("--tokens", type=int, default=64, help="steps of each case")
-    options.add_argument("--out", type=Path, help="file to write; standard output otherwise")
-    options = options.parse_args()
+def report(options, programs: Programs, figures: Figures, elapsed_s: float) -> str:
+    lines = heading(options, figures, elapsed_s) + left_out(programs)
+    lines += ["| # | ratio | figure | must | aim | reached |", "|---|---|---|---|---|---|"]
+    lines += [row.line(figures) for row in rows.table()]
+    lines += ["", *steps(figures), *other_figures(figures), "Commands:", ""]
+    lines += [f"    {command}" for command in programs.commands]
+    return "\n".join(lines) + "\n"
 
-    medians = measure(arms(options), options.rounds)
-    text = "\n".join(heading(options) + table(medians, options.openblas is not None)) + "\n"
-    if options.out:
-        options.out.write_text(text)
+
+def main() -> None:
+    chosen = options()
+    programs = Programs(
+        sluice=chosen.sluice,
+        native=chosen.native if chosen.native.exists() else None,
+        mlx_python=chosen.mlx_python,
+        openblas=chosen.openblas,
+        llama_python=chosen.llama_python,
+        f32_model=chosen.f32_model,
+    )
+    start = time.monotonic()
+    figures = measure(programs, chosen)
+    text = report(chosen, programs, figures, time.monotonic() - start)
+    if chosen.json:
+        chosen.json.write_text(json.dumps(figures.values, indent=1))
+    if chosen.out:
+        chosen.out.write_text(text)
     else:
         print(text, end="")
 
