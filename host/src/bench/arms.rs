@@ -201,11 +201,7 @@ pub(super) static ARMS: [Arm; 14] = [
         chooser: Chooser::Native(|_| Box::new(Largest)),
         fields: None,
     },
-    Arm::plugins(
-        "sampler",
-        "the sampler alone, at temperature 0",
-        &[&[BEST]],
-    ),
+    Arm::plugins("sampler", "the sampler alone, at temperature 0", &[&[BEST]]),
     Arm::plugins(
         "tokens",
         "the token processors of `default`, then the sampler at temperature 0",

@@ -81,11 +81,7 @@ struct Ratio {
 }
 
 /// The figures as JSON and as a table. `reads` are GB/s of plain reads.
-pub(super) fn of_rounds(
-    cases: &[Case],
-    rounds: &[Vec<Round>],
-    reads: Vec<f64>,
-) -> (Value, String) {
+pub(super) fn of_rounds(cases: &[Case], rounds: &[Vec<Round>], reads: Vec<f64>) -> (Value, String) {
     let medians: Vec<Vec<f64>> = rounds
         .iter()
         .map(|rounds| rounds.iter().map(median_ms).collect())

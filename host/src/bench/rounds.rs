@@ -31,7 +31,7 @@ pub(super) struct Round {
     pub(super) counted: Duration,
     pub(super) chain: Duration,
     /// Those of the last row.
-    tokens: Vec<TokenId>,
+    pub(super) tokens: Vec<TokenId>,
 }
 
 /// Runs all rounds. Returns the figures and their table.
@@ -116,7 +116,7 @@ fn round(bench: &Bench, case: Case, n_steps: u32) -> Result<Round, BenchError> {
 }
 
 /// Arms with the same logic have chosen the same tokens in the last round.
-fn check_same(cases: &[Case], rounds: &[Vec<Round>]) -> Result<(), BenchError> {
+pub(super) fn check_same(cases: &[Case], rounds: &[Vec<Round>]) -> Result<(), BenchError> {
     let all = || cases.iter().zip(rounds);
     for (case, of_case) in all() {
         let Some(other) = case.arm.same_as else {

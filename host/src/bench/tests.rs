@@ -7,8 +7,8 @@ use serde_json::json;
 
 use super::arms::{ARMS, RATIOS};
 use super::report::{Spread, of_rounds};
-use super::rounds::{Case, Round};
-use super::{Arm, BenchArgs};
+use super::rounds::{Case, Round, check_same};
+use super::{Arm, BenchArgs, BenchError};
 
 #[derive(Debug, clap::Parser)]
 struct Command {
@@ -47,7 +47,10 @@ fn ratios_are_of_arms() {
 
 #[test]
 fn the_rows_of_a_mixed_batch_have_the_chains_of_its_parts() {
-    let (_, parts) = RATIOS.into_iter().find(|(name, _)| *name == "mixed").unwrap();
+    let (_, parts) = RATIOS
+        .into_iter()
+        .find(|(name, _)| *name == "mixed")
+        .unwrap();
     for (row, part) in (0..16).zip(parts.iter().cycle()) {
         let own = arm("mixed").stages(row).unwrap();
         assert_eq!(own, arm(part).stages(0).unwrap(), "{part}");
@@ -56,7 +59,10 @@ fn the_rows_of_a_mixed_batch_have_the_chains_of_its_parts() {
 
 #[test]
 fn a_request_has_the_fields_or_the_chain_itself() {
-    assert_eq!(json!(arm("greedy").fields(3).unwrap()), json!({"temperature": 0}));
+    assert_eq!(
+        json!(arm("greedy").fields(3).unwrap()),
+        json!({"temperature": 0})
+    );
     assert_eq!(
         json!(arm("sampler").fields(3).unwrap()),
         json!({"chain": [{"plugin": "sampler", "params": {"temperature": 0}}]})
@@ -112,7 +118,10 @@ fn arms_are_compared_within_a_round() {
     assert_eq!(default["step_ms_median"], 24.0);
     assert_eq!(default["step_ms_rounds"], json!([11.0, 24.0, 52.0]));
     assert_eq!(default["tokens_per_second"], 8_000.0 / 24.0);
-    assert_eq!(default["by_none"], json!({"median": 1.2, "least": 1.1, "most": 1.3}));
+    assert_eq!(
+        default["by_none"],
+        json!({"median": 1.2, "least": 1.1, "most": 1.3})
+    );
     // 110 + 240 + 520 µs of 11 + 24 + 52 ms.
     assert!((default["chain_share"].as_f64().unwrap() - 0.01).abs() < 1e-12);
     assert!((default["chain_us"].as_f64().unwrap() - 290.0).abs() < 1e-9);
@@ -143,4 +152,37 @@ fn a_mixed_batch_is_compared_with_the_mean_of_its_parts() {
     let (figures, _) = of_rounds(&cases, &rounds, vec![]);
     assert_eq!(figures["ratios"][0]["median"], 2.0);
     assert_eq!(figures["rows"][0]["by_none"], json!(null));
+}
+
+/// Of the last round, and at the same batch and prompt alone.
+#[test]
+fn native_code_has_to_choose_the_same_tokens() {
+    static NATIVE: Arm = Arm::native("native", "", "default", |_| unreachable!());
+    let case = |batch, arm| Case {
+        batch,
+        prompt_tokens: 64,
+        arm,
+    };
+    let of = |tokens: [u32; 2]| {
+        vec![Round {
+            tokens: tokens.to_vec(),
+            ..Round::default()
+        }]
+    };
+    let cases = [
+        case(1, arm("default")),
+        case(8, arm("default")),
+        case(8, &NATIVE),
+    ];
+    let same = [of([1, 2]), of([3, 4]), of([3, 4])];
+    assert!(check_same(&cases, &same).is_ok());
+    let different = [of([3, 4]), of([3, 5]), of([3, 4])];
+    let error = check_same(&cases, &different).unwrap_err();
+    assert!(matches!(
+        error,
+        BenchError::Differ {
+            arm: "native",
+            other: "default"
+        }
+    ));
 }
