@@ -36,7 +36,7 @@ def first_token_s(url: str, messages: list[dict]) -> float:
     raise SystemExit(f"{url} answers without text")
 
 
-def second_turn_s(url: str, number: int, n_sentences: int = 62) -> float:
+def second_turn_s(url: str, number: int, n_sentences: int = 70) -> float:
     """Time to the first token of the second turn of a chat of some 2,000 tokens
     that no other number has."""
     story = f"Story {number}. {SENTENCE * n_sentences}Sum it up."

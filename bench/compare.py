@@ -47,8 +47,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--openblas", type=existing)
     parser.add_argument("--llama-python", type=existing)
     parser.add_argument("--f32-model", type=existing)
-    parser.add_argument("--gguf", type=existing, help="the default model's file")
+    parser.add_argument("--gguf", type=existing, default=default_gguf(), help="the default model")
     parser.add_argument("--as-installed", action="store_true")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=24, help="steps of each case")
     parser.add_argument("--out", type=Path, help="file to write; standard output otherwise")
@@ -70,19 +71,24 @@ def default_gguf() -> Path | None:
     return next((cache / "sluice" / "models").glob("*.gguf"), None)
 
 
-def measure(programs: Programs, options: argparse.Namespace) -> Figures:
-    figures, gguf = Figures(), options.gguf or default_gguf()
+def beside_others(programs: Programs, figures: Figures, options: argparse.Namespace) -> None:
+    """Decode steps and a long prompt, the arms in turn."""
     for n in range(options.rounds):
         print(f"round {n + 1} of {options.rounds}", file=sys.stderr, flush=True)
         measures.decode(programs, figures, options.tokens, options.as_installed)
-        measures.llama(programs, figures, gguf)
+        measures.llama(programs, figures, options.gguf)
         measures.prefill(programs, figures)
-    measures.chains(programs, figures, options.rounds, options.tokens)
-    measures.history(programs, figures, min(options.rounds, 3), options.tokens)
-    measures.memory(programs, figures, options.rounds, gguf)
-    measures.instances(programs, figures)
-    measures.http(programs, figures, options.rounds)
-    return figures
+
+
+# What `--parts` names, in the order in which it runs.
+PARTS = {
+    "others": beside_others,
+    "chains": lambda p, f, o: measures.chains(p, f, o.rounds, o.tokens),
+    "history": lambda p, f, o: measures.history(p, f, min(o.rounds, 3), o.tokens),
+    "memory": lambda p, f, o: measures.memory(p, f, o.rounds, o.gguf),
+    "instances": lambda p, f, o: measures.instances(p, f),
+    "http": lambda p, f, o: measures.http(p, f, o.rounds),
+}
 
 
 def left_out(programs: Programs) -> list[str]:
@@ -200,7 +206,9 @@ def main() -> None:
         f32_model=chosen.f32_model,
     )
     start = time.monotonic()
-    figures = measure(programs, chosen)
+    figures = Figures()
+    for part in chosen.parts:
+        PARTS[part](programs, figures, chosen)
     text = report(chosen, programs, figures, time.monotonic() - start)
     if chosen.json:
         chosen.json.write_text(json.dumps(figures.values, indent=1))

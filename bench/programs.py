@@ -15,6 +15,8 @@ BENCH = Path(__file__).parent
 REPOSITORY = BENCH.parent
 # These pin a kernel and a cache size that may be wrong for this machine.
 OPENBLAS_TUNING = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
+# No busy moment of the machine ends a request.
+BUSY = ("--plugin-call-ms", 5000)
 # A server that is not there by then does not come.
 START_S = 120
 
@@ -78,7 +80,7 @@ class Programs:
     @contextmanager
     def serving(self, *arguments: object, data: Path):
         """The address of a running `sluice serve`."""
-        command = [self.sluice, "serve", "--port", 0, "--data", data, *arguments]
+        command = [self.sluice, "serve", "--port", 0, "--data", data, *BUSY, *arguments]
         with process([str(part) for part in command], plain(), stdout=subprocess.PIPE) as running:
             for line in running.stdout:
                 if line.startswith("listening on "):

@@ -1,7 +1,7 @@
 //! Who chooses the tokens: the arms of a comparison, as data.
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use sluice_kernels::row;
 
 use super::BenchError;
@@ -97,23 +97,28 @@ impl Arm {
             .collect()
     }
 
-    /// The fields by which a request to a server has this chain.
+    /// The fields by which a request to a server has this chain and goes on
+    /// beyond an end.
     pub(super) fn fields(&self, row: usize) -> Result<Map<String, Value>, BenchError> {
+        let goes_on = || ("ignore_eos".to_owned(), Value::Bool(true));
         if let Some(fields) = self.fields {
             let plugin = self.name;
-            return serde_json::from_str(fields)
-                .map_err(|error| BenchError::Params { plugin, error });
+            let fields: Map<_, _> = serde_json::from_str(fields)
+                .map_err(|error| BenchError::Params { plugin, error })?;
+            return Ok(fields.into_iter().chain([goes_on()]).collect());
         }
-        let stages = self.stages(row)?.into_iter();
-        let stages = stages.map(|(plugin, params)| {
-            let stage = [
-                ("plugin".to_owned(), plugin.into()),
-                ("params".to_owned(), params),
-            ];
-            Value::Object(stage.into_iter().collect())
-        });
-        let chain = ("chain".to_owned(), stages.collect());
-        Ok([chain].into_iter().collect())
+        let mut stages = self.stages(row)?;
+        if stages.first().is_none_or(|(plugin, _)| *plugin != "rules") {
+            stages.insert(0, ("rules", json!({})));
+        }
+        if let Some((_, Value::Object(rules))) = stages.first_mut() {
+            rules.extend([goes_on()]);
+        }
+        let stages = stages.into_iter();
+        let chain = stages.map(|(plugin, params)| json!({"plugin": plugin, "params": params}));
+        Ok([("chain".to_owned(), chain.collect())]
+            .into_iter()
+            .collect())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use tokio::sync::mpsc::Receiver;
 
@@ -52,7 +53,11 @@ impl Bench {
         let (service, thread) = assemble(
             model,
             config,
-            Limits::default(),
+            Limits {
+                // No busy moment of the machine ends a sequence.
+                call: Duration::from_secs(5),
+                ..Limits::default()
+            },
             RequestLimits::default(),
             Access::without_tokens(true),
             None,

@@ -233,7 +233,7 @@ impl Load {
         let words: Vec<_> = (0..self.prompt_words as usize).map(word).collect();
         let mut body = json!({
             "prompt": format!("{number}. {}", words.join(" ")),
-            "max_tokens": n_tokens, "ignore_eos": true, "stream": true,
+            "max_tokens": n_tokens, "stream": true,
             "stream_options": {"include_usage": true},
         });
         if let Some(body) = body.as_object_mut() {

@@ -59,13 +59,21 @@ fn the_rows_of_a_mixed_batch_have_the_chains_of_its_parts() {
 
 #[test]
 fn a_request_has_the_fields_or_the_chain_itself() {
+    let fields = |name| json!(arm(name).fields(3).unwrap());
     assert_eq!(
-        json!(arm("greedy").fields(3).unwrap()),
-        json!({"temperature": 0})
+        fields("greedy"),
+        json!({"temperature": 0, "ignore_eos": true})
     );
     assert_eq!(
-        json!(arm("sampler").fields(3).unwrap()),
-        json!({"chain": [{"plugin": "sampler", "params": {"temperature": 0}}]})
+        fields("sampler"),
+        json!({"chain": [
+            {"plugin": "rules", "params": {"ignore_eos": true}},
+            {"plugin": "sampler", "params": {"temperature": 0}},
+        ]})
+    );
+    assert_eq!(
+        fields("no-repeat")["chain"][0],
+        json!({"plugin": "rules", "params": {"no_repeat_ngram_size": 3, "ignore_eos": true}})
     );
 }
 
