@@ -21,7 +21,6 @@ CLIENTS = (1, 8, 16, 64)
 # Tokens of each request of the clients, which hide the time of its prompt.
 CLIENT_TOKENS = 128
 CLIENT_WORDS = 8
-PORT_OF_MLX = 18080
 UPLOADED = ("adaptive-p", REPOSITORY / "plugins" / "dist" / "adaptive-p.wasm")
 
 
@@ -150,7 +149,7 @@ def http(programs: Programs, figures: Figures, rounds: int) -> None:
         figures.values["bench tokens/s 16"] = [alone["tokens_per_second"]]
         keep_load(figures, "sluice", load(programs, no_drafts, CLIENTS))
     if programs.mlx_python and programs.openblas and programs.f32_model:
-        with programs.mlx_serving(PORT_OF_MLX) as url:
+        with programs.mlx_serving() as url:
             keep_load(figures, "mlx", load(programs, url, (1, 16)))
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -48,6 +49,8 @@ class Programs:
 
     def shown(self, part: str) -> str:
         """A part of a command as somebody else would type it."""
+        if part.startswith("http://"):
+            return "URL"
         names = {
             str(self.sluice): "sluice",
             str(self.native): "native_chain",
@@ -89,8 +92,9 @@ class Programs:
             raise SystemExit(f"sluice serve does not start: {arguments}")
 
     @contextmanager
-    def mlx_serving(self, port: int):
+    def mlx_serving(self):
         """The address of a running `mlx_lm.server` with OpenBLAS."""
+        port = free_port()
         command = [self.mlx_python, "-m", "mlx_lm", "server", "--model", self.f32_model]
         command += ["--host", "127.0.0.1", "--port", port, "--log-level", "ERROR"]
         command = [str(part) for part in command]
@@ -98,6 +102,11 @@ class Programs:
         with process(command, self.openblas_environment(), stdout=subprocess.DEVNULL) as running:
             await_answer(f"{url}/health", running)
             yield url
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
 
 
 def plain() -> dict[str, str]:
