@@ -4,6 +4,8 @@ import json
 import time
 import urllib.request
 
+from programs import Failed
+
 # Of a story of some 30 tokens; all different words would be another text.
 SENTENCE = (
     "The keeper of the harbour wrote about ships, weather, salt, letters, lamps, ropes, gulls, "
@@ -33,7 +35,7 @@ def first_token_s(url: str, messages: list[dict]) -> float:
             choices = json.loads(line[6:])["choices"]
             if choices and choices[0]["delta"].get("content"):
                 return time.perf_counter() - start
-    raise SystemExit(f"{url} answers without text")
+    raise Failed(f"{url} answers without text")
 
 
 def second_turn_s(url: str, number: int, n_sentences: int = 70) -> float:

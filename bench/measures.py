@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import clients
-from programs import BENCH, REPOSITORY, Programs
+from programs import BENCH, REPOSITORY, Failed, Programs
 
 BATCHES = (1, 8, 16)
 # Of the decode rounds with mlx-lm, which reads prompts slowly.
@@ -30,6 +30,8 @@ class Figures:
 
     values: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     versions: dict[str, str] = field(default_factory=dict)
+    # Why parts have no figures.
+    failed: dict[str, str] = field(default_factory=dict)
 
     def median(self, name: str) -> float | None:
         values = self.values.get(name)
@@ -176,7 +178,7 @@ def turns(figures: Figures, cached: str, uncached: str, rounds: int) -> None:
 def copies(figures: Figures, drafts: str, none: str, rounds: int) -> None:
     texts = {clients.copying(url)[1] for url in (drafts, none)}
     if len(texts) != 1:
-        raise SystemExit(f"drafts change the text: {texts}")
+        raise Failed(f"drafts change the text: {texts}")
     for _ in range(rounds):
         figures.values["copy"].append(clients.copying(drafts)[0])
         figures.values["copy, no drafts"].append(clients.copying(none)[0])

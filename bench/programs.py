@@ -22,6 +22,10 @@ BUSY = ("--plugin-call-ms", 5000)
 START_S = 120
 
 
+class Failed(Exception):
+    """A program that does not do what it is asked."""
+
+
 @dataclass
 class Programs:
     """Paths of what is there; None is left out of the comparison."""
@@ -44,7 +48,7 @@ class Programs:
         print(f"  {shown}", file=sys.stderr, flush=True)
         done = subprocess.run(command, env=environment or plain(), stdout=subprocess.PIPE, text=True)
         if done.returncode != 0:
-            raise SystemExit(f"exit code {done.returncode}: {shown}")
+            raise Failed(f"exit code {done.returncode}: {shown}")
         return json.loads(done.stdout.strip().splitlines()[-1])
 
     def shown(self, part: str) -> str:
@@ -89,7 +93,7 @@ class Programs:
                 if line.startswith("listening on "):
                     yield line.split()[-1]
                     return
-            raise SystemExit(f"sluice serve does not start: {arguments}")
+            raise Failed(f"sluice serve does not start: {arguments}")
 
     @contextmanager
     def mlx_serving(self):
@@ -134,7 +138,7 @@ def process(command: list[str], environment: dict[str, str], stdout: int):
 def await_answer(url: str, running: subprocess.Popen) -> None:
     for _ in range(START_S * 5):
         if running.poll() is not None:
-            raise SystemExit(f"the server of {url} ended with exit code {running.returncode}")
+            raise Failed(f"the server of {url} ended with exit code {running.returncode}")
         try:
             urllib.request.urlopen(url, timeout=5).close()
             return
@@ -142,4 +146,4 @@ def await_answer(url: str, running: subprocess.Popen) -> None:
             return
         except OSError:
             time.sleep(0.2)
-    raise SystemExit(f"nothing answers at {url}")
+    raise Failed(f"nothing answers at {url}")
