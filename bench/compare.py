@@ -1,147 +1,121 @@
-"""Step times of sluice and of mlx-lm on this machine, as a Markdown table.
+"""Sluice beside mlx-lm and llama.cpp on this machine, as Markdown.
 
-    cargo build --release
-    VENV/bin/python bench/compare.py --openblas /path/to/libopenblas.so.0
+    cargo build --release && cargo build --release -p sluice --example native_chain
+    python3 bench/compare.py --mlx-python VENV/bin/python --openblas LIBRARY \\
+        --f32-model FOLDER --llama-python VENV/bin/python
 
-VENV is the environment that tests/parity/make_fixture.py describes. Debian has
-OpenBLAS as `libopenblas0-pthread`; it is the fair opponent on a CPU, since
-mlx-lm's wheel brings a reference BLAS. Without --openblas that arm is left out.
+What is not named is left out, and the table says so:
 
-The arms run in turn, round after round, so that a busy minute hurts them all.
-Each figure is the median over the rounds of the medians over the steps. Run it
-on a quiet machine.
+--mlx-python    an environment with the packages of tests/parity/requirements.txt
+--openblas      a libopenblas.so.0 to preload, such as Debian's of the package
+                libopenblas0-pthread: mlx-lm's wheel brings a reference BLAS, so
+                this is the fair opponent on a CPU. Libraries that it needs have
+                to be found, by LD_LIBRARY_PATH if need be
+--f32-model     the folder that bench/f32_folder.py writes: Sluice with its weights
+                in f32, and `mlx_lm.server`
+--llama-python  an environment with the package llama-cpp-python
+--as-installed  also mlx-lm with the BLAS of its wheel, some ten times as slow
+
+The arms run in turn, round after round; ratios are taken within a round where
+both arms ran in it. Figures are medians. Run it on a quiet machine: a quarter of
+an hour on two processors, less with fewer rounds.
 """
 
 import argparse
-import datetime
 import json
 import os
-import platform
-import statistics
-import subprocess
 import sys
-from collections import defaultdict
-from dataclasses import dataclass
-from importlib.metadata import version
+import time
 from pathlib import Path
 
-REPOSITORY = Path(__file__).parents[1]
-OPENBLAS_ARM = "mlx-lm, OpenBLAS"
-# Sluice's chains, and those of mlx-lm that do the same.
-SAME_CHAIN = {"none": "greedy", "greedy": "greedy", "default": "default"}
-# These pin a kernel and a cache size that may be wrong for this machine.
-OPENBLAS_TUNING = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
+import measures
+import report
+from measures import Figures
+from programs import REPOSITORY, Failed, Programs
 
 
-@dataclass
-class Arm:
-    name: str
-    command: list[str]
-    environment: dict[str, str]
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    release = REPOSITORY / "target" / "release"
+    parser.add_argument("--sluice", type=existing, default=release / "sluice")
+    parser.add_argument("--native", type=Path, default=release / "examples" / "native_chain")
+    parser.add_argument("--mlx-python", type=existing)
+    parser.add_argument("--openblas", type=existing)
+    parser.add_argument("--llama-python", type=existing)
+    parser.add_argument("--f32-model", type=existing)
+    parser.add_argument("--gguf", type=existing, default=default_gguf(), help="the default model")
+    parser.add_argument("--as-installed", action="store_true")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=24, help="steps of each case")
+    parser.add_argument("--out", type=Path, help="file to write; standard output otherwise")
+    parser.add_argument("--json", type=Path, help="file for all figures of all rounds")
+    return parser.parse_args()
 
 
-def arms(options: argparse.Namespace) -> list[Arm]:
-    plain = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}
-    sizes = ["--batch", options.batch, "--tokens", str(options.tokens)]
-    mlxlm = [sys.executable, str(REPOSITORY / "bench" / "mlxlm_decode.py"), *sizes]
-    result = [Arm("mlx-lm", mlxlm, plain)]
-    if options.openblas:
-        tuned = {key: value for key, value in plain.items() if key not in OPENBLAS_TUNING}
-        preload = {"LD_PRELOAD": str(options.openblas.resolve(strict=True))}
-        result.append(Arm(OPENBLAS_ARM, mlxlm, tuned | preload))
-    sluice = [str(options.sluice.resolve(strict=True)), "bench", "--json", "--rounds", "1", *sizes]
-    result.append(Arm("sluice", sluice, plain))
-    return result
+def existing(path: str) -> Path:
+    """Not resolved: an environment's Python is a link whose own place counts."""
+    absolute = Path(path).absolute()
+    if not absolute.exists():
+        raise argparse.ArgumentTypeError(f"there is no {path}")
+    return absolute
 
 
-def run(arm: Arm) -> list[dict]:
-    """The rows that one run of an arm prints on its last line."""
-    done = subprocess.run(arm.command, env=arm.environment, stdout=subprocess.PIPE, text=True)
-    if done.returncode != 0:
-        raise SystemExit(f"{arm.name}: exit code {done.returncode}")
-    return json.loads(done.stdout.strip().splitlines()[-1])["rows"]
+def default_gguf() -> Path | None:
+    """The default model where `sluice` keeps it."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return next((cache / "sluice" / "models").glob("*.gguf"), None)
 
 
-def measure(arms: list[Arm], n_rounds: int) -> dict[tuple[str, str, int], dict[str, float]]:
-    """Medians over the rounds by arm, chain and batch size."""
-    figures = defaultdict(lambda: defaultdict(list))
-    for n in range(n_rounds):
-        for arm in arms:
-            print(f"round {n + 1} of {n_rounds}: {arm.name}", file=sys.stderr, flush=True)
-            for row in run(arm):
-                key = (arm.name, row["chain"], row["batch"])
-                for figure in ("step_ms_median", "chain_share"):
-                    if row.get(figure) is not None:
-                        figures[key][figure].append(row[figure])
-    return {
-        key: {figure: statistics.median(values) for figure, values in of.items()}
-        for key, of in figures.items()
-    }
+def beside_others(programs: Programs, figures: Figures, options: argparse.Namespace) -> None:
+    """Decode steps and a long prompt, the arms in turn."""
+    for n in range(options.rounds):
+        print(f"round {n + 1} of {options.rounds}", file=sys.stderr, flush=True)
+        measures.decode(programs, figures, options.tokens, options.as_installed)
+        measures.llama(programs, figures, options.gguf)
+        measures.prefill(programs, figures)
 
 
-def table(medians: dict, openblas: bool) -> list[str]:
-    """One line per arm and chain, one column per batch size. Sluice's lines
-    carry their ratio to the same chain of mlx-lm's fastest arm that was run."""
-    opponent = OPENBLAS_ARM if openblas else "mlx-lm"
-    batches = sorted({batch for _, _, batch in medians})
-    lines = [
-        "| ms per step | " + " | ".join(f"B = {batch}" for batch in batches) + " |",
-        "|---|" + "---|" * len(batches),
-    ]
-    for arm, chain in dict.fromkeys((arm, chain) for arm, chain, _ in medians):
-        cells = []
-        for batch in batches:
-            figures = medians[arm, chain, batch]
-            cell = f"{figures['step_ms_median']:.1f}"
-            if arm == "sluice":
-                theirs = medians[opponent, SAME_CHAIN[chain], batch]["step_ms_median"]
-                cell += f" ({figures['step_ms_median'] / theirs:.2f})"
-            if "chain_share" in figures:
-                cell += f", chain {100 * figures['chain_share']:.2f} %"
-            cells.append(cell)
-        lines.append(f"| {arm}: {chain} | " + " | ".join(cells) + " |")
-    return [*lines, "", f"In brackets: the ratio to \"{opponent}\" with the same chain."]
-
-
-def processor_name() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
-
-
-def heading(options: argparse.Namespace) -> list[str]:
-    """What was measured: date, machine and versions."""
-    git = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty"]
-    commit = subprocess.run(git, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
-    blas = f", {options.openblas.resolve().name}" if options.openblas else ""
-    return [
-        f"{datetime.date.today()}, {processor_name()}, {os.cpu_count()} processors, "
-        f"{platform.system()} {platform.release()}; sluice {commit}, "
-        f"mlx {version('mlx')}, mlx-lm {version('mlx-lm')}{blas}; SmolLM2-135M-Instruct in f32; "
-        f"medians of {options.rounds} rounds of {options.tokens} tokens.",
-        "",
-    ]
+# What `--parts` names, in the order in which it runs.
+PARTS = {
+    "others": beside_others,
+    "chains": lambda p, f, o: measures.chains(p, f, o.rounds, o.tokens),
+    "history": lambda p, f, o: measures.history(p, f, min(o.rounds, 3), o.tokens),
+    "memory": lambda p, f, o: measures.memory(p, f, o.rounds, o.gguf),
+    "instances": lambda p, f, o: measures.instances(p, f),
+    "http": lambda p, f, o: measures.http(p, f, o.rounds),
+}
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description="Compares sluice with mlx-lm.")
-    options.add_argument("--sluice", type=Path, default=REPOSITORY / "target" / "release" / "sluice")
-    options.add_argument("--openblas", type=Path, help="a libopenblas.so.0 to preload")
-    options.add_argument("--rounds", type=int, default=5)
-    options.add_argument("--batch", default="1,8,16", help="batch sizes, comma-separated")
-    options.add_argument("--tokens", type=int, default=64, help="steps of each case")
-    options.add_argument("--out", type=Path, help="file to write; standard output otherwise")
-    options = options.parse_args()
-
-    medians = measure(arms(options), options.rounds)
-    text = "\n".join(heading(options) + table(medians, options.openblas is not None)) + "\n"
-    if options.out:
-        options.out.write_text(text)
+    chosen = options()
+    programs = Programs(
+        sluice=chosen.sluice,
+        native=chosen.native if chosen.native.exists() else None,
+        mlx_python=chosen.mlx_python,
+        openblas=chosen.openblas,
+        llama_python=chosen.llama_python,
+        f32_model=chosen.f32_model,
+    )
+    start = time.monotonic()
+    figures = Figures()
+    for part in chosen.parts:
+        try:
+            PARTS[part](programs, figures, chosen)
+        except (Failed, OSError) as error:
+            print(f"{part}: {error}", file=sys.stderr)
+            figures.failed[part] = str(error)
+    text = report.text(chosen, programs, figures, time.monotonic() - start)
+    if chosen.json:
+        chosen.json.write_text(json.dumps(figures.values, indent=1))
+    if chosen.out:
+        chosen.out.write_text(text)
     else:
         print(text, end="")
+    if figures.failed:
+        raise SystemExit(f"not all parts were measured: {', '.join(figures.failed)}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Time of a decode step of mlx-lm's batch generator, as JSON on the last line.
 
-    python bench/mlxlm_decode.py [--batch 1,8,16] [--tokens 64]
+    python bench/mlxlm_decode.py [--batch 1,8,16] [--chain greedy,default] [--tokens 64]
 
 Needs the packages of tests/parity/requirements.txt. The model is the one that
 `sluice` serves by default, dequantised to f32: mlx-lm's fastest form on a CPU.
@@ -24,7 +24,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "parity"))
 import smollm2  # noqa: E402
 
 N_WARM_UP = 4
-PROMPT_TOKENS = 64
 
 
 def sampler():
@@ -48,8 +47,8 @@ CHAINS = {
 }
 
 
-def prompt(row: int) -> list[int]:
-    return [1000 + (7 * row + i) % 500 for i in range(PROMPT_TOKENS)]
+def prompt(row: int, n_tokens: int) -> list[int]:
+    return [1000 + (7 * row + i) % 1500 for i in range(n_tokens)]
 
 
 def step_times_ms(model, prompts: list[list[int]], n_tokens: int, chain: str) -> list[float]:
@@ -78,16 +77,21 @@ def step_times_ms(model, prompts: list[list[int]], n_tokens: int, chain: str) ->
 def main() -> None:
     arguments = argparse.ArgumentParser(description="Times decode steps of mlx-lm.")
     arguments.add_argument("--batch", default="1,8,16", help="batch sizes, comma-separated")
+    arguments.add_argument("--chain", default=",".join(CHAINS), help="chains, comma-separated")
+    arguments.add_argument("--prompt-tokens", type=int, default=64, help="tokens of each prompt")
     arguments.add_argument("--tokens", type=int, default=64, help="steps of each case")
     arguments = arguments.parse_args()
+    chains = arguments.chain.split(",")
+    if unknown := set(chains) - set(CHAINS):
+        raise SystemExit(f"--chain knows {', '.join(CHAINS)}, not {', '.join(unknown)}")
     if arguments.tokens <= N_WARM_UP:
         raise SystemExit(f"--tokens must be greater than {N_WARM_UP}")
 
     model, _, _ = smollm2.load(smollm2.fetch_gguf())
     rows = []
     for batch in map(int, arguments.batch.split(",")):
-        prompts = [prompt(row) for row in range(batch)]
-        for chain in CHAINS:
+        prompts = [prompt(row, arguments.prompt_tokens) for row in range(batch)]
+        for chain in chains:
             times = step_times_ms(model, prompts, arguments.tokens, chain)
             median = round(statistics.median(times), 2)
             rows.append({"batch": batch, "chain": chain, "step_ms_median": median})

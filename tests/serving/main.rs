@@ -4,6 +4,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, unreachable_pub)]
 
 mod answers;
+mod bench;
 #[path = "../support/binary.rs"]
 mod binary;
 mod bombs;

@@ -13,7 +13,10 @@ use hyper_util::rt::TokioExecutor;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{Arm, BenchArgs, BenchError, quantile};
+use super::{Arm, BenchArgs, BenchError, quantile, rows};
+
+/// Most tokens of the requests that warm a server up.
+const WARM_UP: u32 = 4;
 
 /// Which server is measured, and by how many clients.
 #[derive(Clone, Debug, clap::Args)]
@@ -46,7 +49,9 @@ pub struct ServeArgs {
 #[derive(Debug, Serialize)]
 struct Figures {
     concurrency: usize,
-    chain: Arm,
+    /// Words of a prompt.
+    prompt_words: u32,
+    chain: &'static str,
     requests: usize,
     /// Generated tokens of all clients by the time of them all.
     tokens_per_second: f64,
@@ -96,16 +101,31 @@ pub(super) fn run(url: &str, args: &BenchArgs) -> Result<(), BenchError> {
     };
     let mut figures = Vec::new();
     for &concurrency in &args.server.concurrency {
-        for &chain in args.chain.iter().filter(|&&arm| arm != Arm::None) {
-            figures.push(runtime.block_on(target.measure(concurrency, chain, args))?);
+        for &prompt_words in &args.prompt_tokens {
+            for &arm in args.chain.iter().filter(|arm| !arm.is_native()) {
+                let load = Load {
+                    concurrency,
+                    prompt_words,
+                    arm,
+                };
+                figures.push(runtime.block_on(target.measure(load, args))?);
+            }
         }
     }
     if args.json {
-        println!("{}", json!({"rows": figures}));
+        println!("{}", rows(&figures));
     } else {
         print!("{}", table(&figures));
     }
     Ok(())
+}
+
+/// Who asks for what.
+#[derive(Clone, Copy)]
+struct Load {
+    concurrency: usize,
+    prompt_words: u32,
+    arm: &'static Arm,
 }
 
 struct Target {
@@ -115,42 +135,42 @@ struct Target {
 }
 
 impl Target {
-    async fn measure(
-        &self,
-        concurrency: usize,
-        chain: Arm,
-        args: &BenchArgs,
-    ) -> Result<Figures, BenchError> {
-        // One request each opens the connections and warms the server up.
-        self.clients(concurrency, chain, args, 1).await?;
+    async fn measure(&self, load: Load, args: &BenchArgs) -> Result<Figures, BenchError> {
+        // One short request each opens the connections and warms the server up.
+        let n_requests = load.concurrency * args.rounds as usize;
+        let warm_up = args.tokens.min(WARM_UP);
+        self.clients(load, n_requests, warm_up, 1).await?;
         let started = Instant::now();
-        let seen = self.clients(concurrency, chain, args, args.rounds).await?;
+        let seen = self.clients(load, 0, args.tokens, args.rounds).await?;
         let time = started.elapsed();
         let n_tokens: u64 = seen.iter().map(|seen| seen.n_tokens).sum();
         let all = |of: fn(&Seen) -> &Vec<Duration>| seen.iter().flat_map(of).copied().collect();
         Ok(Figures {
-            concurrency,
-            chain,
-            requests: concurrency * args.rounds as usize,
+            concurrency: load.concurrency,
+            prompt_words: load.prompt_words,
+            chain: load.arm.name,
+            requests: n_requests,
             tokens_per_second: n_tokens as f64 / time.as_secs_f64(),
             first_token_ms: Quantiles::of(all(|seen| &seen.first)),
             next_token_ms: Quantiles::of(all(|seen| &seen.next)),
         })
     }
 
-    /// Lets that many clients send that many requests each.
+    /// So many clients at once, each with so many requests one after the other,
+    /// which are numbered from `first`.
     async fn clients(
         &self,
-        concurrency: usize,
-        chain: Arm,
-        args: &BenchArgs,
-        requests: u32,
+        load: Load,
+        first: usize,
+        n_tokens: u32,
+        n_requests: u32,
     ) -> Result<Vec<Seen>, BenchError> {
-        try_join_all((0..concurrency).map(|client| async move {
+        try_join_all((0..load.concurrency).map(|client| async move {
             let mut seen = Seen::default();
-            for round in 0..requests {
-                let number = client * args.rounds as usize + round as usize;
-                self.request(&body(number, chain, args), &mut seen).await?;
+            for round in 0..n_requests {
+                let number = first + client * n_requests as usize + round as usize;
+                let body = load.body(number, n_tokens)?;
+                self.request(&body, &mut seen).await?;
             }
             Ok(seen)
         }))
@@ -203,20 +223,24 @@ impl Target {
     }
 }
 
-/// The request of that number: words, as other servers take no tokens.
-fn body(number: usize, chain: Arm, args: &BenchArgs) -> Value {
-    const WORDS: [&str; 7] = ["sea", "ship", "wind", "salt", "rope", "star", "shore"];
-    let words =
-        (0..args.prompt_tokens as usize).map(|i| WORDS[(number + i * (1 + number % 6)) % 7]);
-    let mut body = json!({
-        "prompt": words.collect::<Vec<_>>().join(" "),
-        "max_tokens": args.tokens, "ignore_eos": true, "stream": true,
-        "stream_options": {"include_usage": true}, "seed": number,
-    });
-    if let (Some(body), Value::Object(fields)) = (body.as_object_mut(), chain.fields()) {
-        body.extend(fields);
+impl Load {
+    /// The request of that number: words, as other servers take no tokens. It
+    /// begins as no other does, and has no seed: `mlx_lm.server` does not batch
+    /// those that have one.
+    fn body(&self, number: usize, n_tokens: u32) -> Result<Value, BenchError> {
+        const WORDS: [&str; 7] = ["sea", "ship", "wind", "salt", "rope", "star", "shore"];
+        let word = |i| WORDS[(number + i * (1 + number % 6)) % 7];
+        let words: Vec<_> = (0..self.prompt_words as usize).map(word).collect();
+        let mut body = json!({
+            "prompt": format!("{number}. {}", words.join(" ")),
+            "max_tokens": n_tokens, "stream": true,
+            "stream_options": {"include_usage": true},
+        });
+        if let Some(body) = body.as_object_mut() {
+            body.extend(self.arm.fields(number)?);
+        }
+        Ok(body)
     }
-    body
 }
 
 /// The events of a stream, of which frames may be parts.
@@ -249,13 +273,12 @@ fn table(figures: &[Figures]) -> String {
          |---|---|---|---|---|\n",
     );
     for f in figures {
-        let chain = format!("{:?}", f.chain).to_lowercase();
         let [first, next] = [&f.first_token_ms, &f.next_token_ms]
             .map(|q| format!("{:.1}, {:.1}, {:.1}", q.p50, q.p90, q.p99));
         let _ = writeln!(
             table,
-            "| {} | {chain} | {:.0} | {first} | {next} |",
-            f.concurrency, f.tokens_per_second,
+            "| {} | {} | {:.0} | {first} | {next} |",
+            f.concurrency, f.chain, f.tokens_per_second,
         );
     }
     table
