@@ -64,7 +64,7 @@ pub enum LoadError {
         /// How it is stored.
         found: String,
         /// What would be accepted.
-        supported: &'static str,
+        supported: String,
     },
     /// Tensors that the family needs are not there.
     #[error("{count} of the model's tensors are missing, the first is `{first}`")]
