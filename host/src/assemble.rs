@@ -10,7 +10,9 @@ use etcetera::BaseStrategy;
 use crate::config::ModelConfig;
 use crate::engine::{self, EngineConfig, ModelInfo, SpawnError};
 use crate::http::{Access, RequestLimits, ServedModel, Service, UploadRate};
-use crate::mlx::{self, Backend, Checkpoint, GgufTokenizer, LoadError, TokenizerData};
+use crate::mlx::{
+    self, Backend, Checkpoint, GgufTokenizer, Hub, LoadError, ModelSource, Shelf, TokenizerData,
+};
 use crate::plugin::{
     self, Compiler, Registry, Runtime, RuntimeError, Store, StoreError, UploadError, Vocabulary,
     VocabularyError,
@@ -91,10 +93,13 @@ pub fn assemble(
 ) -> Result<(Arc<Service>, JoinHandle<()>), AssembleError> {
     let cache = cache_folder(model)?;
     let mut progress = ProgressLine::default();
-    let path = match &model.path {
-        Some(path) => path.clone(),
-        None => mlx::default_model::fetch(&cache, &mut |step| progress.show(step))?,
+    let shelf = Shelf {
+        cache: cache.clone(),
+        hub: Hub::from_env(model.cache.as_deref()),
+        offline: model.offline,
     };
+    let source = model.source.as_ref().unwrap_or(&ModelSource::Default);
+    let path = source.fetch(&shelf, &mut |step| progress.show(step))?;
     let checkpoint = Checkpoint::open(&path)?;
     let tokenizer = tokenizer(&checkpoint)?;
     let info = model_info(&engine, &checkpoint, &tokenizer);
@@ -180,9 +185,11 @@ fn gguf_vocabulary(keys: &GgufTokenizer) -> GgufVocabulary {
         pre: keys.pre.clone(),
         tokens: keys.tokens.clone(),
         merges: keys.merges.clone(),
+        scores: keys.scores.clone(),
         token_types: keys.token_types.clone(),
         bos: keys.bos,
         add_bos: keys.add_bos,
+        add_space_prefix: keys.add_space_prefix,
     }
 }
 
@@ -213,11 +220,13 @@ fn served_model(
             )
         })
         .transpose()?;
-    let id = config
-        .name
-        .clone()
-        .unwrap_or_else(|| checkpoint.name.clone());
-    Ok(ServedModel::new(id, tokenizer, template, info)?)
+    let mut names = config.names.iter().cloned();
+    let id = names.next().unwrap_or_else(|| {
+        let source = config.source.as_ref().and_then(ModelSource::name);
+        source.unwrap_or(&checkpoint.name).to_owned()
+    });
+    let model = ServedModel::new(id, tokenizer, template, info)?;
+    Ok(model.also_called(names.collect()))
 }
 
 fn registry(
