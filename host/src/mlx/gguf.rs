@@ -14,6 +14,11 @@ use super::{
 
 const GEMMA: &str = "gemma3_text";
 
+/// `tokenizer.ggml.token_type` of tokens that are no text.
+const CONTROL: i32 = 3;
+/// What ends a turn in the chats of Qwen, Llama and Gemma.
+const TURN_ENDS: [&str; 3] = ["<|im_end|>", "<|eot_id|>", "<end_of_turn>"];
+
 /// Keys below the architecture's name, and what Hugging Face calls them.
 const KEYS: [(&str, &str); 15] = [
     ("block_count", "num_hidden_layers"),
@@ -84,7 +89,7 @@ pub(super) fn open(path: &Path) -> Result<Checkpoint, LoadError> {
         name: stem,
         vocabulary_size: families::count(&config, "vocab_size")?,
         context_length: families::count(&config, "max_position_embeddings")?,
-        end_of_sequence: end_of_sequence(&header),
+        end_of_sequence: end_of_sequence(&header, &tokenizer),
         chat_template: header.text("tokenizer.chat_template").map(str::to_owned),
         bos_token: special(tokenizer.bos),
         eos_token: special(tokenizer.eos),
@@ -278,11 +283,24 @@ fn tokenizer(header: &Header) -> GgufTokenizer {
 }
 
 /// The ends of a sequence, of a turn and of a message: each ends generation.
-fn end_of_sequence(header: &Header) -> Vec<u32> {
+/// Older files do not name the end of a turn, but have it.
+fn end_of_sequence(header: &Header, tokenizer: &GgufTokenizer) -> Vec<u32> {
+    let key = |name: &str| header.index(&format!("tokenizer.ggml.{name}"));
     let mut ends: Vec<u32> = ["eos_token_id", "eot_token_id", "eom_token_id"]
-        .iter()
-        .filter_map(|key| header.index(&format!("tokenizer.ggml.{key}")))
+        .into_iter()
+        .filter_map(key)
         .collect();
+    if key("eot_token_id").is_none() {
+        let tokens = tokenizer.tokens.iter().zip(&tokenizer.token_types);
+        ends.extend(
+            (0..)
+                .zip(tokens)
+                .filter(|(_, (token, kind))| {
+                    **kind == CONTROL && TURN_ENDS.contains(&token.as_str())
+                })
+                .map(|(id, _)| id),
+        );
+    }
     ends.sort_unstable();
     ends.dedup();
     ends

@@ -177,7 +177,13 @@ fn yarn(plain: Rope, base: f64, scaling: Settings<'_>) -> Result<Rope, LoadError
     let pair = |turns: f64| head_dim * (original_length / (turns * TAU)).ln() / (2.0 * base.ln());
     let first = pair(fast).floor().max(0.0);
     let last = pair(slow).ceil().min(head_dim - 1.0);
-    let width = if first == last { 0.001 } else { last - first };
+    // Both are whole numbers; where they are equal the pair in question is cut
+    // sharply, as the reference does.
+    let width = if last - first < 0.5 {
+        0.001
+    } else {
+        last - first
+    };
     let stretch = |(pair, frequency): (usize, f64)| {
         let stretched = ((pair as f64 - first) / width).clamp(0.0, 1.0);
         frequency * ((1.0 - stretched) + stretched / factor)

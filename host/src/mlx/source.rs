@@ -1,7 +1,6 @@
 //! Where a model comes from.
 
 use std::{
-    convert::Infallible,
     fs::{self, File},
     path::{Path, PathBuf},
     str::FromStr,
@@ -38,12 +37,10 @@ impl FromStr for ModelSource {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text.strip_prefix("hf:") {
-            Some(name) => name.parse().map(Self::Hub),
-            None => {
-                let path: Result<PathBuf, Infallible> = text.parse();
-                path.map(Self::Path).map_err(|never| match never {})
-            }
+        if let Some(name) = text.strip_prefix("hf:") {
+            name.parse().map(Self::Hub)
+        } else {
+            Ok(Self::Path(PathBuf::from(text)))
         }
     }
 }

@@ -108,7 +108,7 @@ impl Layer {
         let mut norm = |part: &str| norm(weights, &name(&format!("{part}.weight")), config);
         let attention_norm = norm("input_layernorm")?;
         let after_attention = norm("post_attention_layernorm")?;
-        let (attention_output_norm, mlp_norm, mlp_output_norm) = if config.output_norms {
+        let (attention_output_norm, mlp_norm, mlp_output_norm) = if config.parts.output_norms {
             (
                 Some(after_attention),
                 norm("pre_feedforward_layernorm")?,
@@ -117,14 +117,14 @@ impl Layer {
         } else {
             (None, after_attention, None)
         };
-        let head_norms = config.head_norms.then(|| {
+        let head_norms = config.parts.head_norms.then(|| {
             Ok::<_, LoadError>(HeadNorms {
                 queries: norm("self_attn.q_norm")?,
                 keys: norm("self_attn.k_norm")?,
             })
         });
         let head_norms = head_norms.transpose()?;
-        let qkv_bias = config.qkv_bias.then(|| {
+        let qkv_bias = config.parts.qkv_bias.then(|| {
             let mut bias = |part: &str| weights.take(&name(&format!("self_attn.{part}.bias")));
             let parts = [bias("q_proj")?, bias("k_proj")?, bias("v_proj")?];
             Ok::<_, LoadError>(concatenate(&parts, 0)?)

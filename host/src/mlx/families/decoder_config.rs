@@ -13,7 +13,7 @@ const MAX_HEAD_DIM: usize = 4096;
 pub(super) const ROPE_FACTORS: &str = "rope_freqs.weight";
 
 /// A transformer whose layers are attention and a gated MLP, each behind an RMS
-/// norm. [`DecoderConfig::read`] gives one with no parts beyond that.
+/// norm, and what parts it has beyond that.
 pub(super) struct DecoderConfig {
     pub(super) hidden: usize,
     pub(super) intermediate: usize,
@@ -26,14 +26,20 @@ pub(super) struct DecoderConfig {
     pub(super) attention: Attention,
     /// What embeddings are multiplied by.
     pub(super) embedding_scale: Option<f32>,
-    /// Whether queries, keys and values have a bias.
-    pub(super) qkv_bias: bool,
-    /// Whether the heads of queries and keys go through a norm.
-    pub(super) head_norms: bool,
-    /// Whether what attention and MLP give goes through a norm.
-    pub(super) output_norms: bool,
+    pub(super) parts: Parts,
     /// What a norm multiplies by, less its weight in the file.
     pub(super) norm_offset: f32,
+}
+
+/// What layers have beside attention, a gated MLP and a norm before each.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Parts {
+    /// A bias of queries, keys and values.
+    pub(super) qkv_bias: bool,
+    /// Norms of the heads of queries and keys.
+    pub(super) head_norms: bool,
+    /// Norms of what attention and MLP give.
+    pub(super) output_norms: bool,
 }
 
 impl DecoderConfig {
@@ -97,9 +103,7 @@ impl DecoderConfig {
                 layers: vec![0; n_layers],
             },
             embedding_scale: None,
-            qkv_bias: false,
-            head_norms: false,
-            output_norms: false,
+            parts: Parts::default(),
             norm_offset: 0.0,
         })
     }
@@ -134,16 +138,16 @@ impl DecoderConfig {
             ("mlp.up_proj.weight", vec![intermediate, hidden]),
             ("mlp.down_proj.weight", vec![hidden, intermediate]),
         ];
-        if self.qkv_bias {
+        if self.parts.qkv_bias {
             parts.push(("self_attn.q_proj.bias", vec![queries]));
             parts.push(("self_attn.k_proj.bias", vec![keys]));
             parts.push(("self_attn.v_proj.bias", vec![keys]));
         }
-        if self.head_norms {
+        if self.parts.head_norms {
             parts.push(("self_attn.q_norm.weight", vec![head_dim]));
             parts.push(("self_attn.k_norm.weight", vec![head_dim]));
         }
-        if self.output_norms {
+        if self.parts.output_norms {
             parts.push(("pre_feedforward_layernorm.weight", vec![hidden]));
             parts.push(("post_feedforward_layernorm.weight", vec![hidden]));
         }

@@ -3,7 +3,7 @@
 //! the sequence, with a rope of their own.
 //! Reference: mlx-lm's `gemma3_text.py`, Hugging Face's `modeling_gemma3.py`.
 
-use super::decoder_config::{DecoderConfig, check_activation, sight};
+use super::decoder_config::{DecoderConfig, Parts, check_activation, sight};
 use crate::mlx::{Checkpoint, LoadError, operations::Activation, rope::Rope, settings::Settings};
 
 /// One layer of so many sees everything, where the configuration does not say.
@@ -37,8 +37,11 @@ pub(super) fn config(checkpoint: &Checkpoint) -> Result<DecoderConfig, LoadError
     Ok(DecoderConfig {
         activation: Activation::GeluTanh,
         embedding_scale: Some(embedding_scale(config.hidden)),
-        head_norms: true,
-        output_norms: true,
+        parts: Parts {
+            head_norms: true,
+            output_norms: true,
+            ..Parts::default()
+        },
         norm_offset: if checkpoint.has_whole_norms() {
             0.0
         } else {

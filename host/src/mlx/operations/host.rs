@@ -214,7 +214,7 @@ impl Operations for HostOperations {
 /// `gate · sigmoid(t · gate)`, so that `gelu(gate) · up` is
 /// `silu(t · gate) · (up / t)`, which is what SwiGLU computes.
 fn geglu(gate_up: &[f32], width: usize, output: &mut [f32]) {
-    const TWICE_SLOPE: f32 = 1.595_769_1;
+    const TWICE_SLOPE: f32 = 1.595_769;
     // Far beyond where the sigmoid is 0 or 1, and far from overflow.
     const LARGEST_SQUARE: f32 = 1e6;
     let mut scaled = vec![0.0; gate_up.len()];

@@ -65,7 +65,10 @@ fn write(path: &Path, config: &Value, tensors: &Tensors) {
         ),
         (key("rope.dimension_count"), Some(head_dim)),
         ("tokenizer.ggml.eos_token_id".to_owned(), Some(5)),
-        ("tokenizer.ggml.eot_token_id".to_owned(), Some(7)),
+        (
+            "tokenizer.ggml.eot_token_id".to_owned(),
+            count("eot_token_id"),
+        ),
     ] {
         if let Some(number) = number {
             let number = Array::from_slice(&[number], &[]);
@@ -80,7 +83,13 @@ fn write(path: &Path, config: &Value, tensors: &Tensors) {
         file.insert_metadata(key(name), Array::from_f32(number))
             .unwrap();
     }
-    let tokens: Vec<String> = (0..128).map(|id| format!("t{id}")).collect();
+    let mut tokens: Vec<String> = (0..128).map(|id| format!("t{id}")).collect();
+    tokens[9] = "<end_of_turn>".to_owned();
+    let mut types = [1_i32; 128];
+    types[9] = 3;
+    let types = Array::from_slice(&types, &[128]);
+    file.insert_metadata("tokenizer.ggml.token_type", types)
+        .unwrap();
     file.insert_metadata("tokenizer.ggml.tokens", tokens)
         .unwrap();
     for (name, weight) in tensors {
@@ -123,7 +132,8 @@ fn interleaved(weight: &Array, n_heads: i32) -> Array {
 
 #[test]
 fn a_gguf_file_equals_the_folder_it_was_made_of() {
-    for config in small::families() {
+    for mut config in small::families() {
+        config["eot_token_id"] = json!(7);
         let tensors = small::tensors_of(&config, 6);
         let folder = tempdir().unwrap();
         small::write(folder.path(), &config, &tensors);
@@ -141,6 +151,15 @@ fn a_gguf_file_equals_the_folder_it_was_made_of() {
             "{config}"
         );
     }
+}
+
+/// Token 9, a control token, is called `<end_of_turn>`.
+#[test]
+fn the_end_of_a_turn_is_known_by_its_name() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("small.gguf");
+    write(&path, &small::config(), &small::tensors(6));
+    assert_eq!(Checkpoint::open(&path).unwrap().end_of_sequence, [5, 9]);
 }
 
 /// So the files of Llama 3 say it.

@@ -4,12 +4,14 @@
 //! commit. A revision that is a branch or tag is resolved to its commit once,
 //! and all files are fetched of that commit. An interrupted file is resumed.
 
+mod choose;
+mod name;
+
 use std::{
     collections::BTreeSet,
-    fmt, fs,
+    fs,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
-    str::FromStr,
 };
 
 use hf_hub::{
@@ -18,35 +20,15 @@ use hf_hub::{
 };
 use serde::Deserialize;
 
+pub use self::name::HubModel;
+use self::{
+    choose::{INDEX, SMALL_FILES, Wanted, wanted, weights},
+    name::{is_commit, is_plain},
+};
 use super::{LoadError, Progress, digest, source};
 
 const ENDPOINT: &str = "https://huggingface.co";
-const FORM: &str = "expected hf:OWNER/NAME[/FILE.gguf][@REVISION]";
 const RETRIES: usize = 4;
-const INDEX: &str = "model.safetensors.index.json";
-const SINGLE: &str = "model.safetensors";
-/// What a folder may have beside its weights, fetched before them: so a folder
-/// with its weights has all.
-const SMALL_FILES: [&str; 7] = [
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-    "chat_template.json",
-    INDEX,
-];
-
-/// A model of the hub: `hf:OWNER/NAME[/FILE.gguf][@REVISION]`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HubModel {
-    /// `OWNER/NAME`.
-    repository: String,
-    /// The GGUF file; none for a folder of safetensors, or the only GGUF file.
-    file: Option<String>,
-    /// A branch, a tag or a commit.
-    revision: String,
-}
 
 /// A hub, and where its models are kept.
 #[derive(Debug, Clone)]
@@ -57,59 +39,6 @@ pub struct Hub {
     pub folder: PathBuf,
     /// For repositories that are not public.
     pub token: Option<String>,
-}
-
-impl FromStr for HubModel {
-    type Err = String;
-
-    /// What follows `hf:`.
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (name, revision) = text.rsplit_once('@').unwrap_or((text, "main"));
-        let parts: Vec<&str> = name.split('/').collect();
-        let all_plain = |text: &str| text.split('/').all(is_plain);
-        let (repository, file) = match parts.as_slice() {
-            [_, _] => (name.to_owned(), None),
-            [owner, repository, file @ ..] if name.ends_with(".gguf") => {
-                (format!("{owner}/{repository}"), Some(file.join("/")))
-            }
-            _ => return Err(FORM.to_owned()),
-        };
-        if !all_plain(name) || !all_plain(revision) {
-            return Err(format!("{FORM}, of letters, digits, `-`, `_` and `.`"));
-        }
-        Ok(Self {
-            repository,
-            file,
-            revision: revision.to_owned(),
-        })
-    }
-}
-
-impl HubModel {
-    /// `OWNER/NAME`.
-    pub fn repository(&self) -> &str {
-        &self.repository
-    }
-}
-
-impl fmt::Display for HubModel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "hf:{}", self.repository)?;
-        if let Some(file) = &self.file {
-            write!(f, "/{file}")?;
-        }
-        write!(f, "@{}", self.revision)
-    }
-}
-
-/// Whether a part of a path names a file or folder, and nothing else.
-fn is_plain(part: &str) -> bool {
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    !part.is_empty() && part.chars().all(plain) && part != "." && part != ".."
-}
-
-fn is_commit(revision: &str) -> bool {
-    revision.len() == 40 && revision.chars().all(|c| c.is_ascii_hexdigit())
 }
 
 /// What the hub says of a repository at a revision.
@@ -323,65 +252,6 @@ impl Listing {
     }
 }
 
-enum Wanted {
-    /// This GGUF file.
-    File(String),
-    /// All that a folder of safetensors needs.
-    Folder,
-}
-
-/// What to take of a repository with these files.
-fn wanted(names: &BTreeSet<String>, file: Option<&str>) -> Result<Wanted, String> {
-    let ggufs: Vec<&str> = names
-        .iter()
-        .map(String::as_str)
-        .filter(|name| name.ends_with(".gguf"))
-        .collect();
-    if let Some(file) = file {
-        return if ggufs.contains(&file) {
-            Ok(Wanted::File(file.to_owned()))
-        } else {
-            let found = ggufs.join(", ");
-            Err(format!("it has no such file; its GGUF files: {found}"))
-        };
-    }
-    if names.iter().any(|name| name.ends_with(".safetensors")) {
-        return Ok(Wanted::Folder);
-    }
-    match ggufs.as_slice() {
-        [] => Err("it has neither safetensors nor GGUF files".to_owned()),
-        [only] => Ok(Wanted::File((*only).to_owned())),
-        many => Err(format!(
-            "it has several GGUF files, of which one must be named: {}",
-            many.join(", ")
-        )),
-    }
-}
-
-/// The files of weights: those that the index in `snapshot` names, if there
-/// is one.
-fn weights(names: &BTreeSet<String>, snapshot: &Path) -> Result<Vec<String>, String> {
-    #[derive(Deserialize)]
-    struct Index {
-        weight_map: std::collections::BTreeMap<String, String>,
-    }
-    if names.contains(INDEX) {
-        let wrong = |error: &dyn fmt::Display| format!("{INDEX}: {error}");
-        let text = fs::read(snapshot.join(INDEX)).map_err(|error| wrong(&error))?;
-        let index: Index = serde_json::from_slice(&text).map_err(|error| wrong(&error))?;
-        let files: BTreeSet<String> = index.weight_map.into_values().collect();
-        return match files.iter().find(|file| !is_plain(file)) {
-            None => Ok(files.into_iter().collect()),
-            Some(file) => Err(wrong(&format!("{file:?} is no file's name"))),
-        };
-    }
-    if names.contains(SINGLE) {
-        return Ok(vec![SINGLE.to_owned()]);
-    }
-    let whole = names.iter().filter(|name| name.ends_with(".safetensors"));
-    Ok(whole.filter(|name| is_plain(name)).cloned().collect())
-}
-
 /// Fetches the files of one commit.
 struct Fetch<'a> {
     hub: &'a Hub,
@@ -498,5 +368,4 @@ impl hf_hub::api::Progress for Watch<'_> {
 }
 
 #[cfg(test)]
-#[path = "hub_tests.rs"]
 mod tests;
