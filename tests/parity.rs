@@ -4,6 +4,8 @@
 //! twenty prompts; `parity/make_fixture.py` says how it was made.
 #![allow(clippy::unwrap_used)]
 
+#[path = "parity/families.rs"]
+mod families;
 #[path = "support/model.rs"]
 mod model;
 

@@ -10,7 +10,9 @@ use etcetera::BaseStrategy;
 use crate::config::ModelConfig;
 use crate::engine::{self, EngineConfig, Handle, ModelInfo, SpawnError};
 use crate::http::{Access, RequestLimits, ServedModel, Service, UploadRate};
-use crate::mlx::{self, Backend, Checkpoint, GgufTokenizer, LoadError, TokenizerData};
+use crate::mlx::{
+    self, Backend, Checkpoint, GgufTokenizer, Hub, LoadError, ModelSource, Shelf, TokenizerData,
+};
 use crate::plugin::{
     self, Compiler, Registry, Runtime, RuntimeError, Store, StoreError, UploadError, Vocabulary,
     VocabularyError,
@@ -144,12 +146,13 @@ struct Prepared {
 impl Prepared {
     fn new(model: &ModelConfig, engine: &EngineConfig) -> Result<Self, AssembleError> {
         let mut progress = ProgressLine::default();
-        let path = if let Some(path) = &model.path {
-            path.clone()
-        } else {
-            let cache = cache_folder(model)?;
-            mlx::default_model::fetch(&cache, &mut |step| progress.show(step))?
+        let shelf = Shelf {
+            cache: cache_folder(model)?,
+            hub: Hub::from_env(model.cache.as_deref()),
+            offline: model.offline,
         };
+        let source = model.source.as_ref().unwrap_or(&ModelSource::Default);
+        let path = source.fetch(&shelf, &mut |step| progress.show(step))?;
         let checkpoint = Checkpoint::open(&path)?;
         let tokenizer = tokenizer(&checkpoint)?;
         let info = model_info(engine, &checkpoint, &tokenizer);
@@ -240,9 +243,11 @@ fn gguf_vocabulary(keys: &GgufTokenizer) -> GgufVocabulary {
         pre: keys.pre.clone(),
         tokens: keys.tokens.clone(),
         merges: keys.merges.clone(),
+        scores: keys.scores.clone(),
         token_types: keys.token_types.clone(),
         bos: keys.bos,
         add_bos: keys.add_bos,
+        add_space_prefix: keys.add_space_prefix,
     }
 }
 
@@ -273,11 +278,13 @@ fn served_model(
             )
         })
         .transpose()?;
-    let id = config
-        .name
-        .clone()
-        .unwrap_or_else(|| checkpoint.name.clone());
-    Ok(ServedModel::new(id, tokenizer, template, info)?)
+    let mut names = config.names.iter().cloned();
+    let id = names.next().unwrap_or_else(|| {
+        let source = config.source.as_ref().and_then(ModelSource::name);
+        source.unwrap_or(&checkpoint.name).to_owned()
+    });
+    let model = ServedModel::new(id, tokenizer, template, info)?;
+    Ok(model.also_called(names.collect()))
 }
 
 fn registry(

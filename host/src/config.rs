@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, value_parser};
+use clap::{Args, Parser, Subcommand, builder::NonEmptyStringValueParser, value_parser};
 
 use crate::author::PluginCommand;
 use crate::bench::BenchArgs;
 use crate::engine::EngineConfig;
 use crate::http::RequestLimits;
+use crate::mlx::ModelSource;
 use crate::perplexity::PerplexityArgs;
 use crate::plugin;
 
@@ -88,14 +89,27 @@ impl Cli {
 /// Which model, and where things are kept.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ModelConfig {
-    /// GGUF file, or Hugging Face or MLX folder, of the `llama` family
-    /// [default: SmolLM2-135M-Instruct, fetched once]
-    #[arg(long = "model", env = "SLUICE_MODEL", value_name = "PATH")]
-    pub path: Option<PathBuf>,
+    /// GGUF file, or Hugging Face or MLX folder, or hf:OWNER/NAME@REVISION, or
+    /// hf:OWNER/NAME/FILE.gguf@REVISION, fetched from the hub [default:
+    /// SmolLM2-135M-Instruct, fetched once]
+    #[arg(long = "model", env = "SLUICE_MODEL", value_name = "MODEL")]
+    pub source: Option<ModelSource>,
 
-    /// Name that requests give as `model` [default: the model's own]
-    #[arg(long = "model-name", env = "SLUICE_MODEL_NAME", value_name = "NAME")]
-    pub name: Option<String>,
+    /// Names that requests give as `model`, with commas between; answers have
+    /// the first [default: the model's own]
+    #[arg(
+        long = "model-name",
+        env = "SLUICE_MODEL_NAME",
+        value_name = "NAMES",
+        value_delimiter = ',',
+        value_parser = NonEmptyStringValueParser::new()
+    )]
+    pub names: Vec<String>,
+
+    /// Ask nothing over the network: a model that was not fetched before is an
+    /// error
+    #[arg(long, env = "SLUICE_OFFLINE")]
+    pub offline: bool,
 
     /// Where models and compiled plugins are kept [default: the user's cache]
     #[arg(long, env = "SLUICE_CACHE", value_name = "FOLDER")]

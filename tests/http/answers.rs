@@ -457,6 +457,24 @@ async fn models_health_and_metrics_are_answered() {
     let missing = server.get("/v1/models/a/b").await;
     assert_eq!(missing.status, StatusCode::NOT_FOUND);
     assert_eq!(missing.json()["error"]["code"], "model_not_found");
+    // Its other name, and one that it has not got.
+    assert_eq!(list["data"][1]["id"], "also-scripted");
+    assert_eq!(
+        server.get("/v1/models/also-scripted").await.json(),
+        list["data"][1]
+    );
+    let body = json!({"model": "also-scripted", "prompt": "a\n"});
+    let answer = server.post(COMPLETIONS, &body).await;
+    assert_eq!(answer.json()["model"], "scripted");
+    let body = json!({"model": "other", "prompt": "a\n"});
+    let refused = server.post(COMPLETIONS, &body).await;
+    assert_eq!(refused.status, StatusCode::NOT_FOUND);
+    let message = &refused.json()["error"]["message"];
+    assert_eq!(
+        message,
+        "there is no model \"other\"; this server has loaded `scripted`, also called \
+         `also-scripted`, and one model at a time"
+    );
     assert_eq!(server.get("/health").await.json()["status"], "ok");
     let metrics = server.get("/metrics").await;
     assert!(

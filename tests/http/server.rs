@@ -326,6 +326,7 @@ fn service(setup: &Setup) -> Service {
         context_length: setup.context_length,
     };
     let model = ServedModel::new("scripted".into(), tokenizer, Some(template), &info).unwrap();
+    let model = model.also_called(vec!["also-scripted".into()]);
     let (pace, script) = (setup.pace, setup.script);
     let (engine, _) = engine::spawn(setup.engine, info, move || {
         let script = move |context: &[TokenId]| {

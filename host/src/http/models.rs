@@ -8,12 +8,17 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use super::errors::{ApiError, Code, shown};
+use super::errors::{ApiError, Code};
 use super::{PathParam, Service, path_param};
 use crate::telemetry;
 
 pub(super) async fn list(State(service): State<Arc<Service>>) -> Json<Value> {
-    Json(json!({"object": "list", "data": [describe(&service)]}))
+    let models: Vec<Value> = service
+        .model
+        .names()
+        .map(|name| describe(&service, name))
+        .collect();
+    Json(json!({"object": "list", "data": models}))
 }
 
 pub(super) async fn show(
@@ -21,17 +26,17 @@ pub(super) async fn show(
     path: PathParam,
 ) -> Result<Json<Value>, ApiError> {
     let id = path_param(path)?;
-    if id == service.model.id {
-        return Ok(Json(describe(&service)));
+    let mut names = service.model.names();
+    match names.find(|name| *name == id) {
+        Some(name) => Ok(Json(describe(&service, name))),
+        None => Err(service.model.unknown(&Value::from(id))),
     }
-    let message = format!("there is no model {}", shown(&Value::from(id)));
-    Err(ApiError::of(Code::ModelNotFound, "model", message))
 }
 
-fn describe(service: &Service) -> Value {
+fn describe(service: &Service, name: &str) -> Value {
     let info = service.engine.model_info();
     json!({
-        "id": service.model.id,
+        "id": name,
         "object": "model",
         "created": service.model.created,
         "owned_by": "sluice",

@@ -17,6 +17,7 @@ use super::dialect::Dialect;
 use super::errors::{ApiError, Code, shown};
 use super::field_table::Endpoint;
 use super::fields::{Fields, Given};
+use super::served_model::ServedModel;
 use super::stages::RequestChain;
 use super::{chat, completions, logprobs};
 use crate::engine::{EVENT_BUFFER, LogprobOptions, Submission, TokenId};
@@ -70,7 +71,7 @@ pub(super) fn prepare(
     body: &[u8],
 ) -> Result<Prepared, ApiError> {
     let mut fields = Fields::admit(parse_object(body)?, endpoint)?;
-    check_model(fields.take("model").as_ref(), &service.model.id)?;
+    check_model(fields.take("model").as_ref(), &service.model)?;
     let vocabulary_size = service.engine.model_info().vocabulary_size;
     let dialect = Dialect::read(&mut fields, vocabulary_size)?;
     let terms = Terms::read(&mut fields, endpoint, service)?;
@@ -231,16 +232,12 @@ impl Terms {
     }
 }
 
-fn check_model(given: Option<&Given>, loaded: &str) -> Result<(), ApiError> {
+fn check_model(given: Option<&Given>, loaded: &ServedModel) -> Result<(), ApiError> {
     let Some(given) = given else { return Ok(()) };
     match given.value.as_str() {
         None => Err(given.invalid("a model's name")),
-        Some(name) if name == loaded => Ok(()),
-        Some(_) => {
-            let name = shown(&given.value);
-            let message = format!("there is no model {name}; this server has `{loaded}`");
-            Err(ApiError::of(Code::ModelNotFound, "model", message))
-        }
+        Some(name) if loaded.names().any(|own| own == name) => Ok(()),
+        Some(_) => Err(loaded.unknown(&given.value)),
     }
 }
 

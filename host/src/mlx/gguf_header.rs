@@ -1,5 +1,5 @@
 //! The header of a GGUF file: its metadata and where its tensors lie, checked
-//! before MLX reads them, for MLX trusts it.
+//! before any is read.
 //! Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
 use std::{
@@ -9,9 +9,8 @@ use std::{
     path::Path,
 };
 
-use super::LoadError;
+use super::{LoadError, gguf_blocks::Encoding};
 
-const SUPPORTED: &str = "F32, F16, Q4_0, Q4_1, Q8_0";
 const MAX_DIMENSIONS: u32 = 4;
 const ALIGNMENT: &str = "general.alignment";
 
@@ -29,8 +28,7 @@ pub(super) enum Value {
 #[derive(Debug)]
 pub(super) struct Header {
     pub(super) metadata: HashMap<String, Value>,
-    /// Names and shapes, outermost dimension first.
-    pub(super) tensors: Vec<(String, Vec<usize>)>,
+    pub(super) tensors: Vec<Place>,
 }
 
 impl Header {
@@ -96,47 +94,6 @@ impl Header {
     }
 }
 
-/// How the elements of a tensor are stored.
-struct Encoding {
-    name: &'static str,
-    block_elements: u64,
-    block_bytes: u64,
-}
-
-/// The encodings MLX reads without loss.
-fn encoding(id: u32) -> Result<Encoding, String> {
-    let (name, block_elements, block_bytes) = match id {
-        0 => ("F32", 1, 4),
-        1 => ("F16", 1, 2),
-        2 => ("Q4_0", 32, 18),
-        3 => ("Q4_1", 32, 20),
-        8 => ("Q8_0", 32, 34),
-        other => return Err(encoding_name(other)),
-    };
-    Ok(Encoding {
-        name,
-        block_elements,
-        block_bytes,
-    })
-}
-
-fn encoding_name(id: u32) -> String {
-    let name = match id {
-        6 => "Q5_0",
-        7 => "Q5_1",
-        9 => "Q8_1",
-        10 => "Q2_K",
-        11 => "Q3_K",
-        12 => "Q4_K",
-        13 => "Q5_K",
-        14 => "Q6_K",
-        15 => "Q8_K",
-        30 => "BF16",
-        _ => return format!("GGUF type {id}"),
-    };
-    name.to_owned()
-}
-
 struct Reader<'a> {
     path: &'a Path,
     input: BufReader<File>,
@@ -161,8 +118,7 @@ impl Reader<'_> {
             let key = self.text()?;
             let kind = self.u32()?;
             let value = self.value(kind)?;
-            // MLX reads an alignment of this type only, and must find the
-            // tensors where they were checked to be.
+            // Other readers know an alignment of this type only.
             if key == ALIGNMENT && kind != 4 {
                 return Err(self.malformed(format!("{ALIGNMENT} has type {kind}, not u32")));
             }
@@ -172,18 +128,19 @@ impl Reader<'_> {
         for _ in 0..n_tensors {
             places.push(self.place()?);
         }
-        self.check_places(&metadata, &places)?;
-        let tensors = places
-            .into_iter()
-            .map(|place| (place.name, place.shape))
-            .collect();
-        Ok(Header { metadata, tensors })
+        self.check_places(&metadata, &mut places)?;
+        Ok(Header {
+            metadata,
+            tensors: places,
+        })
     }
 
+    /// Counts offsets from the beginning of the file, within which all tensors
+    /// must lie.
     fn check_places(
         &self,
         metadata: &HashMap<String, Value>,
-        places: &[Place],
+        places: &mut [Place],
     ) -> Result<(), LoadError> {
         let alignment = match metadata.get(ALIGNMENT) {
             None => 32,
@@ -194,15 +151,11 @@ impl Reader<'_> {
             .at
             .checked_next_multiple_of(alignment)
             .unwrap_or(u64::MAX);
-        let end = places
-            .iter()
-            .map(|place| {
-                start
-                    .saturating_add(place.offset)
-                    .saturating_add(place.n_bytes)
-            })
-            .max()
-            .unwrap_or(start);
+        let mut end = start;
+        for place in &mut *places {
+            place.offset = start.saturating_add(place.offset);
+            end = end.max(place.offset.saturating_add(place.n_bytes));
+        }
         if end > self.length {
             return Err(self.truncated(end));
         }
@@ -227,22 +180,22 @@ impl Reader<'_> {
             lengths.push(self.u64()?);
         }
         let (kind, offset) = (self.u32()?, self.u64()?);
-        let encoding = encoding(kind).map_err(|found| LoadError::UnsupportedEncoding {
+        let encoding = Encoding::from_id(kind).map_err(|found| LoadError::UnsupportedEncoding {
             tensor: name.clone(),
             found,
-            supported: SUPPORTED,
+            supported: Encoding::supported(),
         })?;
         let row = lengths.first().copied().unwrap_or(1);
         let fits = lengths.iter().all(|&length| i32::try_from(length).is_ok());
         let n_bytes = lengths
             .iter()
             .try_fold(1_u64, |n, &length| n.checked_mul(length))
-            .and_then(|n| (n / encoding.block_elements).checked_mul(encoding.block_bytes))
-            .filter(|_| fits && row.is_multiple_of(encoding.block_elements))
+            .and_then(|n| (n / encoding.block_elements()).checked_mul(encoding.block_bytes()))
+            .filter(|_| fits && row.is_multiple_of(encoding.block_elements()))
             .ok_or_else(|| {
                 self.malformed(format!(
                     "tensor `{name}` cannot have shape {lengths:?} as {}",
-                    encoding.name
+                    encoding.name()
                 ))
             })?;
         let shape = lengths
@@ -253,6 +206,7 @@ impl Reader<'_> {
         Ok(Place {
             name,
             shape,
+            encoding,
             offset,
             n_bytes,
         })
@@ -360,10 +314,13 @@ impl Reader<'_> {
 }
 
 /// Where a tensor lies.
-struct Place {
-    name: String,
-    shape: Vec<usize>,
-    /// From the start of the tensors' data, in bytes.
-    offset: u64,
-    n_bytes: u64,
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    pub(super) name: String,
+    /// Outermost dimension first.
+    pub(super) shape: Vec<usize>,
+    pub(super) encoding: Encoding,
+    /// From the beginning of the file, in bytes.
+    pub(super) offset: u64,
+    pub(super) n_bytes: u64,
 }

@@ -22,16 +22,21 @@
 mod backend;
 mod checkpoint;
 pub mod default_model;
+mod digest;
 mod error;
 mod families;
 mod folder;
 mod gguf;
+mod gguf_blocks;
 mod gguf_header;
+mod gguf_tensors;
+mod hub;
 mod matrix;
 mod operations;
 mod rope;
 mod safetensors;
 mod settings;
+mod source;
 mod weights;
 
 #[cfg(test)]
@@ -44,3 +49,5 @@ pub use backend::Backend;
 pub use checkpoint::{Checkpoint, GgufTokenizer, Progress, TokenizerData};
 pub use error::LoadError;
 pub use families::load;
+pub use hub::{Hub, HubModel};
+pub use source::{ModelSource, Shelf};

@@ -101,7 +101,7 @@ impl Stored {
                 return Err(LoadError::UnsupportedEncoding {
                     tensor: name.to_owned(),
                     found: other.to_owned(),
-                    supported: SUPPORTED,
+                    supported: SUPPORTED.to_owned(),
                 });
             }
         };

@@ -65,6 +65,18 @@ impl<'a> Settings<'a> {
         self.get(key).and_then(Value::as_str)
     }
 
+    /// A list of texts.
+    pub(super) fn texts(self, key: &str) -> Result<Option<Vec<&'a str>>, LoadError> {
+        self.get(key)
+            .map(|value| {
+                let texts = value.as_array();
+                texts
+                    .and_then(|texts| texts.iter().map(Value::as_str).collect())
+                    .ok_or_else(|| Self::wrong(key, value, "it must be a list of texts"))
+            })
+            .transpose()
+    }
+
     pub(super) fn table(self, key: &str) -> Result<Option<Settings<'a>>, LoadError> {
         self.get(key)
             .map(|value| {

@@ -5,26 +5,28 @@ use std::collections::HashMap;
 use mlx_rs::{
     Array, Dtype,
     error::Exception,
-    io::{GgufError, GgufFile},
     ops::{self, concatenate},
 };
 
 use super::{
     LoadError,
-    checkpoint::{Checkpoint, Progress, Quantisation, Source},
+    checkpoint::{Checkpoint, Progress, Quantisation, Source, Tensor},
+    gguf_tensors::GgufTensors,
 };
-
-/// GGUF's quantisations all have groups of this many values.
-const GGUF_GROUP_SIZE: usize = 32;
 
 /// Weights that were not taken yet.
 pub(super) struct Weights<'a> {
     checkpoint: &'a Checkpoint,
-    /// By their names in the files; those of safetensors are still lazy.
-    stored: HashMap<String, Array>,
+    files: Files<'a>,
     progress: &'a mut dyn FnMut(Progress),
     done_bytes: u64,
     total_bytes: u64,
+}
+
+enum Files<'a> {
+    Gguf(GgufTensors<'a>),
+    /// By their names in the files, and still lazy.
+    Safetensors(HashMap<String, Array>),
 }
 
 impl<'a> Weights<'a> {
@@ -32,20 +34,23 @@ impl<'a> Weights<'a> {
         checkpoint: &'a Checkpoint,
         progress: &'a mut dyn FnMut(Progress),
     ) -> Result<Self, LoadError> {
-        let stored = match &checkpoint.source {
-            Source::Gguf(path) => GgufFile::load(path).and_then(|file| file.arrays())?,
+        let (files, total_bytes) = match &checkpoint.source {
+            Source::Gguf(path, places) => {
+                let total_bytes = places.values().map(|place| place.n_bytes).sum();
+                (Files::Gguf(GgufTensors::open(path, places)?), total_bytes)
+            }
             Source::Safetensors(paths) => {
                 let mut stored = HashMap::new();
                 for path in paths {
                     stored.extend(Array::load_safetensors(path)?);
                 }
-                stored
+                let total_bytes = stored.values().map(|array| array.nbytes() as u64).sum();
+                (Files::Safetensors(stored), total_bytes)
             }
         };
-        let total_bytes = stored.values().map(|array| array.nbytes() as u64).sum();
         let mut weights = Self {
             checkpoint,
-            stored,
+            files,
             progress,
             done_bytes: 0,
             total_bytes,
@@ -61,39 +66,17 @@ impl<'a> Weights<'a> {
 
     /// The tensor that Hugging Face calls `name`, as it is stored.
     pub(super) fn take_stored(&mut self, name: &str) -> Result<Weight, LoadError> {
-        let missing = || LoadError::MissingTensors {
+        let tensor = self.checkpoint.tensors.get(name);
+        let tensor = tensor.ok_or_else(|| LoadError::MissingTensors {
             first: name.to_owned(),
             count: 1,
+        })?;
+        let (weight, n_bytes) = match &mut self.files {
+            Files::Gguf(tensors) => tensors.read(&tensor.stored_name)?,
+            Files::Safetensors(stored) => take_lazy(stored, tensor)?,
         };
-        let tensor = self.checkpoint.tensors.get(name).ok_or_else(missing)?;
-        let stem = tensor
-            .stored_name
-            .strip_suffix(".weight")
-            .unwrap_or(&tensor.stored_name);
-        let weight = self
-            .stored
-            .remove(&format!("{stem}.weight"))
-            .or_else(|| self.stored.remove(&tensor.stored_name))
-            .ok_or_else(missing)?;
-        let mut n_bytes = weight.nbytes();
-        let scales = self.stored.remove(&format!("{stem}.scales"));
-        let biases = self.stored.remove(&format!("{stem}.biases"));
-        let taken = if let (Some(scales), Some(biases)) = (scales, biases) {
-            n_bytes += scales.nbytes() + biases.nbytes();
-            let quantisation = tensor
-                .quantised
-                .unwrap_or_else(|| gguf_quantisation(&weight, &tensor.shape));
-            let f32s = |array: Array| array.as_dtype(Dtype::Float32);
-            Weight::Quantised(Stored {
-                parts: [weight, f32s(scales)?, f32s(biases)?],
-                quantisation,
-            })
-        } else {
-            Weight::Dense(weight.as_dtype(Dtype::Float32)?)
-        };
-        taken.eval()?;
-        self.report(n_bytes as u64);
-        Ok(taken)
+        self.report(n_bytes);
+        Ok(weight)
     }
 
     fn report(&mut self, n_bytes: u64) {
@@ -104,6 +87,42 @@ impl<'a> Weights<'a> {
             total_bytes: self.total_bytes,
         });
     }
+}
+
+/// A tensor of safetensors files, now read, and its bytes.
+fn take_lazy(
+    stored: &mut HashMap<String, Array>,
+    tensor: &Tensor,
+) -> Result<(Weight, u64), LoadError> {
+    let name = &tensor.stored_name;
+    let mut part = |name: String| {
+        stored.remove(&name).ok_or(LoadError::MissingTensors {
+            first: name,
+            count: 1,
+        })
+    };
+    let (weight, n_bytes) = match tensor.quantised {
+        None => {
+            let array = part(name.clone())?;
+            let n_bytes = array.nbytes();
+            (Weight::Dense(array.as_dtype(Dtype::Float32)?), n_bytes)
+        }
+        Some(quantisation) => {
+            let words = part(format!("{name}.weight"))?;
+            let scales = part(format!("{name}.scales"))?;
+            let biases = part(format!("{name}.biases"))?;
+            let n_bytes = words.nbytes() + scales.nbytes() + biases.nbytes();
+            let f32s = |array: Array| array.as_dtype(Dtype::Float32);
+            let parts = [words, f32s(scales)?, f32s(biases)?];
+            let quantised = Stored {
+                parts,
+                quantisation,
+            };
+            (Weight::Quantised(quantised), n_bytes)
+        }
+    };
+    weight.eval()?;
+    Ok((weight, n_bytes as u64))
 }
 
 /// A tensor as it is stored, but for f32.
@@ -195,22 +214,5 @@ impl Stored {
             parts: [part(0)?, part(1)?, part(2)?],
             quantisation,
         }))
-    }
-}
-
-fn gguf_quantisation(packed: &Array, shape: &[usize]) -> Quantisation {
-    let columns = shape.last().copied().unwrap_or(1).max(1);
-    Quantisation {
-        group_size: GGUF_GROUP_SIZE,
-        bits: packed.dim(-1) as usize * 32 / columns,
-    }
-}
-
-impl From<GgufError> for LoadError {
-    fn from(error: GgufError) -> Self {
-        match error {
-            GgufError::Exception(exception) => exception.into(),
-            other => Self::Mlx(other.to_string()),
-        }
     }
 }

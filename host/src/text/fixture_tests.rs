@@ -16,6 +16,13 @@ struct Cuts {
 }
 
 #[derive(Deserialize)]
+struct Scored {
+    tokens: Vec<String>,
+    scores: Vec<f32>,
+    token_types: Vec<i32>,
+}
+
+#[derive(Deserialize)]
 struct Case {
     text: String,
     plain: Vec<u32>,
@@ -162,4 +169,60 @@ fn templates_give_what_jinja2_gives() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert_eq!(templates.len(), 8);
+}
+
+#[derive(Deserialize)]
+struct SentencePiece {
+    gguf: Scored,
+    json: Value,
+    cases: Vec<Ids>,
+    turn: Ids,
+}
+
+#[derive(Deserialize)]
+struct Ids {
+    text: String,
+    ids: Vec<u32>,
+}
+
+/// As Gemma's; see `tests/text/make_sentencepiece.py`.
+#[test]
+fn sentencepieces_vocabularies_give_its_own_ids() {
+    let fixture = include_str!("../../../tests/text/sentencepiece.json");
+    let fixture: SentencePiece = serde_json::from_str(fixture).unwrap();
+    let gguf = GgufVocabulary {
+        model: "llama".into(),
+        tokens: fixture.gguf.tokens,
+        scores: fixture.gguf.scores,
+        token_types: fixture.gguf.token_types,
+        add_space_prefix: Some(false),
+        ..GgufVocabulary::default()
+    };
+    let json = fixture.json.to_string();
+    let from_file = Tokenizer::from_json(json.as_bytes()).unwrap();
+    let from_gguf = Tokenizer::from_gguf(gguf.clone()).unwrap();
+    for tokenizer in [&from_file, &from_gguf] {
+        for Ids { text, ids } in &fixture.cases {
+            assert_eq!(&tokenizer.encode(text, false).unwrap(), ids, "{text:?}");
+            let bytes: Vec<u8> = ids
+                .iter()
+                .flat_map(|&id| tokenizer.token_bytes(id).to_vec())
+                .collect();
+            assert_eq!(String::from_utf8(bytes).unwrap(), *text);
+        }
+        let Ids { text, ids } = &fixture.turn;
+        assert_eq!(&tokenizer.encode(text, true).unwrap(), ids, "{text:?}");
+        let plain = tokenizer.encode(text, false).unwrap();
+        assert!(!plain.contains(&ids[0]), "{plain:?}");
+    }
+    // Files of other models put a space in front of a text.
+    let spaced = GgufVocabulary {
+        add_space_prefix: None,
+        ..gguf
+    };
+    let spaced = Tokenizer::from_gguf(spaced).unwrap();
+    assert_eq!(
+        spaced.encode("the river", false).unwrap(),
+        from_gguf.encode(" the river", false).unwrap()
+    );
 }

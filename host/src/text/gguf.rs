@@ -4,32 +4,43 @@ use serde_json::{Map, Value, json};
 
 use super::byte_level::Reader;
 use super::tokenizer::TokenizerError;
+use super::tokenizer_json::Spelling;
 
 /// What a GGUF file says about its tokenizer, by metadata key.
 #[derive(Clone, Debug, Default)]
 pub struct GgufVocabulary {
-    /// `tokenizer.ggml.model`; `gpt2`, byte-level BPE, is supported.
+    /// `tokenizer.ggml.model`; supported are `gpt2`, byte-level BPE, and
+    /// `llama`, SentencePiece's.
     pub model: String,
-    /// `tokenizer.ggml.pre`: how text is cut before merging.
+    /// `tokenizer.ggml.pre`: how text is cut before merging. SentencePiece does
+    /// not cut.
     pub pre: String,
     /// `tokenizer.ggml.tokens`, by id.
     pub tokens: Vec<String>,
     /// `tokenizer.ggml.merges`, best first, each two tokens and a space.
     pub merges: Vec<String>,
+    /// `tokenizer.ggml.scores`, by id: SentencePiece merges to the token with
+    /// the highest.
+    pub scores: Vec<f32>,
     /// `tokenizer.ggml.token_type`, by id.
     pub token_types: Vec<i32>,
     /// `tokenizer.ggml.bos_token_id`.
     pub bos: Option<u32>,
     /// `tokenizer.ggml.add_bos_token`; `None` where the key is absent.
     pub add_bos: Option<bool>,
+    /// `tokenizer.ggml.add_space_prefix`; `None` where the key is absent.
+    pub add_space_prefix: Option<bool>,
 }
 
-const SUPPORTED_MODELS: &str = "gpt2";
+const SUPPORTED_MODELS: &str = "gpt2, llama";
 const SUPPORTED_PRE: &str = "smollm, llama-bpe, qwen2, gpt-2, default";
 
-const CONTROL: i32 = 3;
+pub(super) const NORMAL: i32 = 1;
+pub(super) const UNKNOWN: i32 = 2;
+pub(super) const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
 const UNUSED: i32 = 5;
+pub(super) const BYTE: i32 = 6;
 
 /// A vocabulary checked and written as the parts of a tokenizer.
 pub(super) struct Layout {
@@ -40,6 +51,7 @@ pub(super) struct Layout {
     pub(super) special: Vec<(u32, String)>,
     /// The token to put in front of a prompt.
     pub(super) bos: Option<u32>,
+    pub(super) spelling: Spelling,
 }
 
 /// How text is cut into words before merging.
@@ -55,14 +67,17 @@ struct Cut {
 
 impl GgufVocabulary {
     pub(super) fn layout(self) -> Result<Layout, TokenizerError> {
-        if self.model != "gpt2" {
-            return Err(TokenizerError::Unsupported {
-                what: "tokenizer model",
-                name: self.model,
-                supported: SUPPORTED_MODELS,
-            });
-        }
-        let cut = Cut::named(&self.pre)?;
+        let (spelling, cut) = match self.model.as_str() {
+            "gpt2" => (Spelling::ByteLevel, Some(Cut::named(&self.pre)?)),
+            "llama" => (Spelling::SentencePiece, None),
+            _ => {
+                return Err(TokenizerError::Unsupported {
+                    what: "tokenizer model",
+                    name: self.model,
+                    supported: SUPPORTED_MODELS,
+                });
+            }
+        };
         let n_tokens = self.tokens.len();
         if self.token_types.len() != n_tokens {
             return Err(TokenizerError::Invalid(format!(
@@ -70,7 +85,8 @@ impl GgufVocabulary {
                 self.token_types.len()
             )));
         }
-        let bos = self.bos.filter(|_| self.add_bos.unwrap_or(cut.add_bos));
+        let adds_bos = cut.as_ref().is_none_or(|cut| cut.add_bos);
+        let bos = self.bos.filter(|_| self.add_bos.unwrap_or(adds_bos));
         if self.add_bos == Some(true) && bos.is_none() {
             return Err(TokenizerError::Invalid(
                 "prompts begin with BOS but no BOS token is named".into(),
@@ -82,19 +98,25 @@ impl GgufVocabulary {
             )));
         }
         Ok(Layout {
-            pieces: self.pieces(),
+            pieces: self.pieces(spelling),
             special: self.special(),
-            json: self.json(&cut)?,
+            json: match cut {
+                Some(cut) => self.byte_level_json(&cut)?,
+                None => self.sentencepiece_json()?,
+            },
             bos,
+            spelling,
         })
     }
 
-    fn typed(&self) -> impl DoubleEndedIterator<Item = (u32, &str, i32)> + ExactSizeIterator {
+    pub(super) fn typed(
+        &self,
+    ) -> impl DoubleEndedIterator<Item = (u32, &str, i32)> + ExactSizeIterator {
         let tokens = self.tokens.iter().zip(&self.token_types).enumerate();
         tokens.map(|(id, (token, &kind))| (id as u32, token.as_str(), kind))
     }
 
-    fn pieces(&self) -> Vec<Vec<u8>> {
+    fn pieces(&self, spelling: Spelling) -> Vec<Vec<u8>> {
         let reader = Reader::new();
         let n_used = self
             .typed()
@@ -103,36 +125,39 @@ impl GgufVocabulary {
         self.typed()
             .take(n_used)
             .map(|(_, token, kind)| match kind {
-                CONTROL | UNUSED => Vec::new(),
+                UNKNOWN | CONTROL | UNUSED => Vec::new(),
                 USER_DEFINED => token.as_bytes().to_vec(),
-                _ => reader.read(token).unwrap_or_else(|| token.into()),
+                _ => spelling.read(&reader, token),
             })
             .collect()
     }
 
     fn special(&self) -> Vec<(u32, String)> {
         self.typed()
-            .filter(|&(_, _, kind)| matches!(kind, CONTROL | USER_DEFINED))
+            .filter(|&(_, _, kind)| matches!(kind, UNKNOWN | CONTROL | USER_DEFINED))
             .map(|(id, token, _)| (id, token.to_string()))
             .collect()
     }
 
-    fn json(&self, cut: &Cut) -> Result<Value, TokenizerError> {
+    /// Tokens and their ids.
+    pub(super) fn vocabulary(&self) -> Result<Map<String, Value>, TokenizerError> {
         let mut vocabulary = Map::new();
-        let mut added = Vec::new();
-        for (id, token, kind) in self.typed().filter(|&(_, _, kind)| kind != UNUSED) {
+        for (id, token, _) in self.typed().filter(|&(_, _, kind)| kind != UNUSED) {
             if vocabulary.insert(token.into(), id.into()).is_some() {
                 return Err(TokenizerError::Invalid(format!(
                     "token {id}, {token:?}, is there twice"
                 )));
             }
-            if matches!(kind, CONTROL | USER_DEFINED) {
-                added.push(json!({
-                    "id": id, "content": token, "special": kind == CONTROL,
-                    "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
-                }));
-            }
         }
+        Ok(vocabulary)
+    }
+
+    fn byte_level_json(&self, cut: &Cut) -> Result<Value, TokenizerError> {
+        let added: Vec<Value> = self
+            .typed()
+            .filter(|&(_, _, kind)| matches!(kind, CONTROL | USER_DEFINED))
+            .map(|(id, token, kind)| added_token(id, token, kind == CONTROL))
+            .collect();
         Ok(json!({
             "version": "1.0",
             "truncation": null,
@@ -143,13 +168,21 @@ impl GgufVocabulary {
             "post_processor": null,
             "decoder": byte_level(true),
             "model": {
-                "type": "BPE", "vocab": vocabulary, "merges": self.merges,
+                "type": "BPE", "vocab": self.vocabulary()?, "merges": self.merges,
                 "ignore_merges": cut.ignore_merges, "dropout": null, "unk_token": null,
                 "continuing_subword_prefix": null, "end_of_word_suffix": null,
                 "fuse_unk": false, "byte_fallback": false,
             },
         }))
     }
+}
+
+/// A token that is found in a text before any merging.
+pub(super) fn added_token(id: u32, content: &str, special: bool) -> Value {
+    json!({
+        "id": id, "content": content, "special": special,
+        "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+    })
 }
 
 impl Cut {

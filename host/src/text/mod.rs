@@ -15,6 +15,7 @@ use std::any::Any;
 mod byte_level;
 mod detokenizer;
 mod gguf;
+mod gguf_sentencepiece;
 mod stop;
 mod stream;
 mod template;

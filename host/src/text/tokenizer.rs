@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use tokenizers::{Model, Normalizer, OffsetType, PreTokenizedString, PreTokenizer};
+use tokenizers::{AddedVocabulary, Model, OffsetType, PreTokenizer};
 
 use super::tokenizer_json::{Description, Spelling, first_token, read_vocabulary};
 use super::{GgufVocabulary, Vocabulary, byte_level};
@@ -34,6 +34,9 @@ pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     vocabulary: Arc<Vocabulary>,
     bos: Option<u32>,
+    /// What is found in plain text before merging: with SentencePiece, tokens
+    /// that a user defined, such as runs of spaces; never special ones.
+    plain: AddedVocabulary,
     /// Set where a byte-level vocabulary lacks tokens for some bytes.
     is_partial: bool,
 }
@@ -64,12 +67,7 @@ impl Tokenizer {
         let json = serde_json::to_vec(&layout.json).map_err(invalid)?;
         let inner = contained(|| tokenizers::Tokenizer::from_bytes(&json).map_err(invalid))?;
         let vocabulary = Vocabulary::new(&layout.pieces, layout.special);
-        Ok(Self::new(
-            inner,
-            vocabulary,
-            layout.bos,
-            Spelling::ByteLevel,
-        ))
+        Ok(Self::new(inner, vocabulary, layout.bos, layout.spelling))
     }
 
     /// A small tokenizer of these pieces, for scripted models: `pieces[i]`
@@ -100,10 +98,10 @@ impl Tokenizer {
             model: "gpt2".into(),
             pre: "llama-bpe".into(),
             tokens,
-            merges: Vec::new(),
             token_types,
             bos,
             add_bos: Some(bos.is_some()),
+            ..GgufVocabulary::default()
         })
     }
 
@@ -121,7 +119,13 @@ impl Tokenizer {
         for byte in (0..vocabulary.size()).filter_map(is_single_byte) {
             has_byte[usize::from(byte)] = true;
         }
+        let mut plain = match spelling {
+            Spelling::ByteLevel => AddedVocabulary::new(),
+            Spelling::SentencePiece => inner.get_added_vocabulary().clone(),
+        };
+        plain.set_encode_special_tokens(true);
         Self {
+            plain,
             is_partial: spelling == Spelling::ByteLevel && has_byte.contains(&false),
             inner,
             vocabulary: Arc::new(vocabulary),
@@ -198,14 +202,10 @@ impl Tokenizer {
         Arc::make_mut(&mut self.vocabulary).pad_to(row_width);
     }
 
-    /// Reads no special tokens: the tokenizer's steps without the one that
-    /// looks for them.
+    /// Reads no special tokens: the tokenizer's own steps but for that.
     fn encode_plain(&self, text: &str) -> tokenizers::Result<Vec<u32>> {
-        let mut text = tokenizers::NormalizedString::from(text);
-        if let Some(normalizer) = self.inner.get_normalizer() {
-            normalizer.normalize(&mut text)?;
-        }
-        let mut words = PreTokenizedString::from(text);
+        let normalizer = self.inner.get_normalizer();
+        let mut words = self.plain.extract_and_normalize(normalizer, text);
         if let Some(pre_tokenizer) = self.inner.get_pre_tokenizer() {
             pre_tokenizer.pre_tokenize(&mut words)?;
         }

@@ -81,7 +81,16 @@ fn decoder_names<'a>(decoder: &'a Value, names: &mut Vec<&'a str>) {
 }
 
 impl Spelling {
-    fn read(self, reader: &Reader, token: &str) -> Vec<u8> {
+    /// The bytes of an added token that is text.
+    fn read_added(self, content: &str) -> Vec<u8> {
+        match self {
+            Self::ByteLevel => content.into(),
+            Self::SentencePiece => content.replace('\u{2581}', " ").into_bytes(),
+        }
+    }
+
+    /// The bytes of a token that is not added.
+    pub(super) fn read(self, reader: &Reader, token: &str) -> Vec<u8> {
         match self {
             Self::ByteLevel => reader.read(token).unwrap_or_else(|| token.into()),
             Self::SentencePiece => match byte_token(token) {
@@ -118,7 +127,7 @@ pub(super) fn read_vocabulary(
     for (token, id) in tokens {
         pieces[id as usize] = match added.get(&id) {
             Some(added) if added.special => Vec::new(),
-            Some(added) => added.content.clone().into_bytes(),
+            Some(added) => spelling.read_added(&added.content),
             None => spelling.read(&reader, &token),
         };
     }

@@ -92,6 +92,7 @@ fn gguf(pre: &str) -> GgufVocabulary {
         token_types: vec![1, 1, 1, 1, 1, 3, 4, 5],
         bos: Some(5),
         add_bos: None,
+        ..GgufVocabulary::default()
     }
 }
 
@@ -132,13 +133,13 @@ fn bos_follows_the_file_or_else_the_kind() {
 #[test]
 fn an_unsupported_kind_is_named_with_the_supported_ones() {
     let vocabulary = GgufVocabulary {
-        model: "llama".into(),
+        model: "t5".into(),
         ..gguf("default")
     };
     let error = Tokenizer::from_gguf(vocabulary).err().unwrap();
     assert_eq!(
         error.to_string(),
-        "tokenizer model `llama` is not supported; supported: gpt2"
+        "tokenizer model `t5` is not supported; supported: gpt2, llama"
     );
     let error = Tokenizer::from_gguf(gguf("tekken")).err().unwrap();
     assert_eq!(
@@ -175,6 +176,15 @@ fn contradictory_metadata_are_refused() {
         GgufVocabulary {
             tokens: vec!["a".into(); 8],
             ..gguf("smollm")
+        },
+        GgufVocabulary {
+            model: "llama".into(),
+            ..gguf("")
+        },
+        GgufVocabulary {
+            model: "llama".into(),
+            scores: vec![f32::NAN; 8],
+            ..gguf("")
         },
     ];
     for vocabulary in wrong {

@@ -1,30 +1,51 @@
-//! The families of models, each in a file named after its `model_type`.
+//! The families of models, each in a file named after its `model_type`: what
+//! its configuration means. [`decoder`] computes them all.
 
+mod decoder;
+mod decoder_config;
+mod gemma3_text;
 mod llama;
+mod qwen2;
+mod qwen3;
 
 use serde_json::{Map, Value};
 
+use self::decoder_config::DecoderConfig;
 use super::{Backend, Checkpoint, LoadError, Progress, settings::Settings};
 use crate::engine::Model;
 
-/// A tensor's name and shape.
-type Needed = (String, Vec<usize>);
-type LoadResult = Result<Box<dyn Model>, LoadError>;
-
-/// What a family needs of a checkpoint and makes of it.
+/// How a family is called and read.
 struct Family {
     model_type: &'static str,
-    /// Names and shapes of the tensors that the configuration implies; fails
-    /// if it asks for what the family does not compute.
-    tensors: fn(&Checkpoint) -> Result<Vec<Needed>, LoadError>,
-    load: fn(&Checkpoint, Backend, &mut dyn FnMut(Progress)) -> LoadResult,
+    /// Its `general.architecture` in GGUF files.
+    architecture: &'static str,
+    /// What the configuration asks for; fails if it is something that the
+    /// family does not compute.
+    config: fn(&Checkpoint) -> Result<DecoderConfig, LoadError>,
 }
 
-const FAMILIES: [Family; 1] = [Family {
-    model_type: "llama",
-    tensors: llama::tensors,
-    load: llama::load,
-}];
+const FAMILIES: [Family; 4] = [
+    Family {
+        model_type: "llama",
+        architecture: "llama",
+        config: llama::config,
+    },
+    Family {
+        model_type: "qwen2",
+        architecture: "qwen2",
+        config: qwen2::config,
+    },
+    Family {
+        model_type: "qwen3",
+        architecture: "qwen3",
+        config: qwen3::config,
+    },
+    Family {
+        model_type: "gemma3_text",
+        architecture: "gemma3",
+        config: gemma3_text::config,
+    },
+];
 
 /// Reads a checkpoint's weights, on the thread that will use the model.
 ///
@@ -35,7 +56,8 @@ pub fn load(
     backend: Backend,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Box<dyn Model>, LoadError> {
-    (find(&checkpoint.model_type)?.load)(checkpoint, backend, progress)
+    let config = (find(&checkpoint.model_type)?.config)(checkpoint)?;
+    decoder::load(config, checkpoint, backend, progress)
 }
 
 pub(super) fn known(model_type: &str) -> Result<(), LoadError> {
@@ -46,19 +68,31 @@ fn find(model_type: &str) -> Result<&'static Family, LoadError> {
     FAMILIES
         .iter()
         .find(|family| family.model_type == model_type)
-        .ok_or_else(|| {
-            let supported: Vec<_> = FAMILIES.iter().map(|family| family.model_type).collect();
-            LoadError::UnsupportedFamily {
-                found: model_type.to_owned(),
-                supported: supported.join(", "),
-            }
-        })
+        .ok_or_else(|| unsupported(model_type, |family| family.model_type))
+}
+
+/// The `model_type` of a GGUF file's architecture.
+pub(super) fn of_architecture(architecture: &str) -> Result<&'static str, LoadError> {
+    FAMILIES
+        .iter()
+        .find(|family| family.architecture == architecture)
+        .map(|family| family.model_type)
+        .ok_or_else(|| unsupported(architecture, |family| family.architecture))
+}
+
+fn unsupported(found: &str, name: fn(&Family) -> &'static str) -> LoadError {
+    let supported: Vec<_> = FAMILIES.iter().map(name).collect();
+    LoadError::UnsupportedFamily {
+        found: found.to_owned(),
+        supported: supported.join(", "),
+    }
 }
 
 /// Checks that the checkpoint has the tensors its family needs, in the right
 /// shapes, and no others.
 pub(super) fn check(checkpoint: &Checkpoint) -> Result<(), LoadError> {
-    let needed = (find(&checkpoint.model_type)?.tensors)(checkpoint)?;
+    let config = (find(&checkpoint.model_type)?.config)(checkpoint)?;
+    let needed = config.tensors(checkpoint);
     let missing: Vec<_> = needed
         .iter()
         .filter(|(name, _)| !checkpoint.tensors.contains_key(name))

@@ -10,7 +10,7 @@ use sluice_kernels::{
     ops,
 };
 
-use super::{Attention, Operations, Output};
+use super::{Activation, Attention, HeadNorms, Operations, Output};
 use crate::{
     engine::{ModelError, Row},
     mlx::{error::message, matrix::slice},
@@ -21,7 +21,8 @@ pub(super) struct HostOperations {
     attention: Attention,
     /// Shared with the operations of a pass that MLX has not run yet.
     cache: Arc<Mutex<KvCache>>,
-    angles: Arc<Angles>,
+    /// For each of the attention's sights.
+    angles: Vec<Arc<Angles>>,
     positions: Vec<u32>,
     places: Vec<Place>,
     /// The lines whose logits are wanted.
@@ -41,7 +42,7 @@ impl HostOperations {
         #[cfg(target_os = "linux")]
         check_matrix_product()?;
         let shape = Shape {
-            n_layers: attention.n_layers,
+            n_layers: attention.layers.len(),
             n_heads: attention.n_heads,
             n_kv_heads: attention.n_kv_heads,
             head_dim: attention.head_dim,
@@ -49,9 +50,9 @@ impl HostOperations {
         let cache = KvCache::new(shape).map_err(|error| ModelError(error.to_string()))?;
         Ok(Self {
             stream: Stream::cpu(),
+            angles: attention.sights.iter().map(|_| Arc::default()).collect(),
             attention,
             cache: Arc::new(Mutex::new(cache)),
-            angles: Arc::default(),
             positions: Vec::new(),
             places: Vec::new(),
             hidden: Vec::new(),
@@ -73,9 +74,11 @@ impl Operations for HostOperations {
         }));
         self.positions.clear();
         self.positions.extend(rows.iter().map(|row| row.position));
-        // Nobody else holds them between passes, so this copies nothing.
-        let Angles { cos, sin } = Arc::make_mut(&mut self.angles);
-        ops::rope_tables(&self.positions, &self.attention.rope_frequencies, cos, sin);
+        // Nobody else holds angles between passes, so this copies nothing.
+        for (angles, sight) in self.angles.iter_mut().zip(&self.attention.sights) {
+            let Angles { cos, sin } = Arc::make_mut(angles);
+            ops::rope_tables(&self.positions, &sight.rope_frequencies, cos, sin);
+        }
         let mut cache = self.cache.lock().map_err(|_| lost())?;
         cache
             .begin(&self.places)
@@ -93,11 +96,45 @@ impl Operations for HostOperations {
         )
     }
 
-    fn swiglu(&self, gate_up: &Array, width: usize) -> Result<Array, Exception> {
-        let shape = [gate_up.dim(0), width as i32];
-        host_op(&shape, &[gate_up], &self.stream, move |inputs, output| {
-            ops::swiglu(inputs[0], width, output);
+    fn head_norm(&self, qkv: &Array, norms: &HeadNorms, eps: f32) -> Result<Array, Exception> {
+        let Attention {
+            n_heads,
+            n_kv_heads,
+            head_dim,
+            ..
+        } = self.attention;
+        let (queries, keys) = (n_heads * head_dim, n_kv_heads * head_dim);
+        let inputs = [qkv, &norms.queries, &norms.keys];
+        host_op(qkv.shape(), &inputs, &self.stream, move |inputs, output| {
+            let width = queries + 2 * keys;
+            let lines = inputs[0].chunks_exact(width);
+            for (line, out) in lines.zip(output.chunks_exact_mut(width)) {
+                let (heads, values) = line.split_at(queries + keys);
+                let (out_heads, out_values) = out.split_at_mut(queries + keys);
+                let (out_queries, out_keys) = out_heads.split_at_mut(queries);
+                ops::rms_norm(&heads[..queries], inputs[1], eps, out_queries);
+                ops::rms_norm(&heads[queries..], inputs[2], eps, out_keys);
+                out_values.copy_from_slice(values);
+            }
         })
+    }
+
+    fn gated(
+        &self,
+        gate_up: &Array,
+        width: usize,
+        activation: Activation,
+    ) -> Result<Array, Exception> {
+        let shape = [gate_up.dim(0), width as i32];
+        host_op(
+            &shape,
+            &[gate_up],
+            &self.stream,
+            move |inputs, output| match activation {
+                Activation::Silu => ops::swiglu(inputs[0], width, output),
+                Activation::GeluTanh => geglu(inputs[0], width, output),
+            },
+        )
     }
 
     fn attention(&mut self, layer: usize, qkv: &Array) -> Result<Array, Exception> {
@@ -105,11 +142,13 @@ impl Operations for HostOperations {
             qkv.dim(0),
             (self.attention.n_heads * self.attention.head_dim) as i32,
         ];
+        let sight = self.attention.sight(layer);
         let kernel = Kernel {
-            scale: self.attention.scale(),
-            window: None,
+            scale: sight.scale,
+            window: sight.window,
         };
-        let (cache, angles) = (Arc::clone(&self.cache), Arc::clone(&self.angles));
+        let angles = Arc::clone(&self.angles[self.attention.layers[layer]]);
+        let cache = Arc::clone(&self.cache);
         host_op(
             &shape,
             &[qkv],
@@ -167,6 +206,30 @@ impl Operations for HostOperations {
             cache.release(slot);
         }
     }
+}
+
+/// `gelu(gate) · up`, line by line, gelu being the one with tanh.
+///
+/// With `t = 2 √(2/π) (1 + 0.044715 gate²)`, gelu(gate) is
+/// `gate · sigmoid(t · gate)`, so that `gelu(gate) · up` is
+/// `silu(t · gate) · (up / t)`, which is what SwiGLU computes.
+fn geglu(gate_up: &[f32], width: usize, output: &mut [f32]) {
+    const TWICE_SLOPE: f32 = 1.595_769;
+    // Far beyond where the sigmoid is 0 or 1, and far from overflow.
+    const LARGEST_SQUARE: f32 = 1e6;
+    let mut scaled = vec![0.0; gate_up.len()];
+    let lines = gate_up.chunks_exact(2 * width);
+    for (line, scaled) in lines.zip(scaled.chunks_exact_mut(2 * width)) {
+        let (gate, up) = line.split_at(width);
+        let (scaled_gate, scaled_up) = scaled.split_at_mut(width);
+        for index in 0..width {
+            let square = (gate[index] * gate[index]).min(LARGEST_SQUARE);
+            let t = TWICE_SLOPE * (1.0 + 0.044_715 * square);
+            scaled_gate[index] = t * gate[index];
+            scaled_up[index] = up[index] / t;
+        }
+    }
+    ops::swiglu(&scaled, width, output);
 }
 
 /// libmlx takes its matrix product from the executable, if that was linked to

@@ -8,27 +8,53 @@ use mlx_rs::{Array, Stream, error::Exception};
 use super::{Backend, matrix::Matrix};
 use crate::engine::{ModelError, Row};
 
-/// The attention of a model, the same in all of its layers.
+/// The attention of a model.
 #[derive(Debug, Clone)]
 pub(super) struct Attention {
-    pub(super) n_layers: usize,
     pub(super) n_heads: usize,
     pub(super) n_kv_heads: usize,
     pub(super) head_dim: usize,
+    /// The ways in which its layers attend.
+    pub(super) sights: Vec<Sight>,
+    /// Which of these each layer has.
+    pub(super) layers: Vec<usize>,
+}
+
+/// How a layer sees the positions before it.
+#[derive(Debug, Clone)]
+pub(super) struct Sight {
     /// Radians per position of each pair of a head.
     pub(super) rope_frequencies: Vec<f64>,
+    /// What query times key is multiplied by.
+    pub(super) scale: f32,
+    /// How many positions a row sees, itself included; all if `None`.
+    pub(super) window: Option<u32>,
 }
 
 impl Attention {
     /// Bytes of one position's keys and values, in f32.
     fn bytes_per_position(&self) -> usize {
-        2 * self.n_layers * self.n_kv_heads * self.head_dim * size_of::<f32>()
+        2 * self.layers.len() * self.n_kv_heads * self.head_dim * size_of::<f32>()
     }
 
-    /// What query times key is multiplied by.
-    fn scale(&self) -> f32 {
-        (1.0 / (self.head_dim as f64).sqrt()) as f32
+    fn sight(&self, layer: usize) -> &Sight {
+        &self.sights[self.layers[layer]]
     }
+}
+
+/// What a gate goes through before it multiplies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Activation {
+    /// `x / (1 + e^-x)`
+    Silu,
+    /// `x / 2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))`
+    GeluTanh,
+}
+
+/// The weights of norms of single heads, `[head_dim]` each.
+pub(super) struct HeadNorms {
+    pub(super) queries: Array,
+    pub(super) keys: Array,
 }
 
 /// The operations of a layer over rows of any sequences, and the keys and
@@ -46,11 +72,21 @@ pub(super) trait Operations {
     /// `x / sqrt(mean(x²) + eps) · weight`, line by line.
     fn rms_norm(&self, x: &Array, weight: &Array, eps: f32) -> Result<Array, Exception>;
 
-    /// `[n, 2·width]` of gate and up to `[n, width]` of `silu(gate) · up`.
-    fn swiglu(&self, gate_up: &Array, width: usize) -> Result<Array, Exception>;
+    /// The same of every query head and every key head of `qkv`.
+    fn head_norm(&self, qkv: &Array, norms: &HeadNorms, eps: f32) -> Result<Array, Exception>;
+
+    /// `[n, 2·width]` of gate and up to `[n, width]` of
+    /// `activation(gate) · up`.
+    fn gated(
+        &self,
+        gate_up: &Array,
+        width: usize,
+        activation: Activation,
+    ) -> Result<Array, Exception>;
 
     /// Turns queries and keys, remembers keys and values in `layer`, and
-    /// attends to all of the row's sequence up to its position.
+    /// attends to all of the row's sequence up to its position, or to as much
+    /// as the layer sees.
     /// `qkv` lines are the query heads, the key heads and the value heads.
     fn attention(&mut self, layer: usize, qkv: &Array) -> Result<Array, Exception>;
 

@@ -12,7 +12,7 @@ use mlx_rs::{
     },
 };
 
-use super::{Attention, Operations, Output};
+use super::{Activation, Attention, HeadNorms, Operations, Output, Sight};
 use crate::{
     engine::{ModelError, Row},
     mlx::matrix::slice,
@@ -24,8 +24,8 @@ const GROWTH: i32 = 256;
 pub(super) struct PlainOperations {
     stream: Stream,
     attention: Attention,
-    /// Positions per radian of each pair, as MLX wants it.
-    wavelengths: Array,
+    /// Positions per radian of each pair, as MLX wants it, for each sight.
+    wavelengths: Vec<Array>,
     caches: BTreeMap<u32, Cache>,
     runs: Vec<Run>,
     /// Where each row's line is when runs are laid end to end; none if the
@@ -51,14 +51,9 @@ struct Cache {
 
 impl PlainOperations {
     pub(super) fn new(attention: Attention) -> Self {
-        let wavelengths: Vec<f32> = attention
-            .rope_frequencies
-            .iter()
-            .map(|frequency| (1.0 / frequency) as f32)
-            .collect();
         Self {
             stream: Stream::thread_local_or_default(),
-            wavelengths: Array::from_slice(&wavelengths, &[wavelengths.len() as i32]),
+            wavelengths: attention.sights.iter().map(wavelengths).collect(),
             attention,
             caches: BTreeMap::new(),
             runs: Vec::new(),
@@ -78,27 +73,29 @@ impl PlainOperations {
         let heads = qkv
             .reshape(&[1, n_rows, n_heads + 2 * n_kv_heads, head_dim])?
             .transpose_axes(&[0, 2, 1, 3])?;
-        let turn = |x: Array| {
-            fast::rope(
-                &x,
-                head_dim,
-                false,
-                None,
-                1.0,
-                run.position,
-                &self.wavelengths,
-            )
-        };
+        let wavelengths = &self.wavelengths[self.attention.layers[layer]];
+        let turn = |x: Array| fast::rope(&x, head_dim, false, None, 1.0, run.position, wavelengths);
         let queries = turn(heads.try_index((.., ..n_heads))?)?;
         let keys = turn(heads.try_index((.., n_heads..n_heads + n_kv_heads))?)?;
         let values = heads.try_index((.., n_heads + n_kv_heads..))?;
         let cache = self.caches.entry(run.slot).or_default();
         let (keys, values) = cache.append(layer, run.position, &keys, &values)?;
-        let scale = self.attention.scale();
-        let mask = (n_rows > 1).then_some(ScaledDotProductAttentionMask::Causal);
-        fast::scaled_dot_product_attention(&queries, &keys, &values, scale, mask, None)?
-            .transpose_axes(&[0, 2, 1, 3])?
-            .reshape(&[n_rows, n_heads * head_dim])
+        let sight = self.attention.sight(layer);
+        let seen = Seen::new(run.position, n_rows, sight.window);
+        let (keys, values) = (
+            keys.try_index((.., .., seen.first.., ..))?,
+            values.try_index((.., .., seen.first.., ..))?,
+        );
+        fast::scaled_dot_product_attention(
+            &queries,
+            &keys,
+            &values,
+            sight.scale,
+            seen.mask(),
+            None,
+        )?
+        .transpose_axes(&[0, 2, 1, 3])?
+        .reshape(&[n_rows, n_heads * head_dim])
     }
 }
 
@@ -145,11 +142,37 @@ impl Operations for PlainOperations {
         fast::rms_norm(x, Some(weight), eps)
     }
 
-    fn swiglu(&self, gate_up: &Array, width: usize) -> Result<Array, Exception> {
+    fn head_norm(&self, qkv: &Array, norms: &HeadNorms, eps: f32) -> Result<Array, Exception> {
+        let Attention {
+            n_heads,
+            n_kv_heads,
+            head_dim,
+            ..
+        } = self.attention;
+        let (n_heads, n_kv_heads) = (n_heads as i32, n_kv_heads as i32);
+        let heads = qkv.reshape(&[qkv.dim(0), n_heads + 2 * n_kv_heads, head_dim as i32])?;
+        let queries = heads.try_index((.., ..n_heads))?;
+        let keys = heads.try_index((.., n_heads..n_heads + n_kv_heads))?;
+        let values = heads.try_index((.., n_heads + n_kv_heads..))?;
+        let queries = self.rms_norm(&queries, &norms.queries, eps)?;
+        let keys = self.rms_norm(&keys, &norms.keys, eps)?;
+        concatenate(&[queries, keys, values], 1)?.reshape(qkv.shape())
+    }
+
+    fn gated(
+        &self,
+        gate_up: &Array,
+        width: usize,
+        activation: Activation,
+    ) -> Result<Array, Exception> {
         let width = width as i32;
         let gate = gate_up.try_index((.., ..width))?;
         let up = gate_up.try_index((.., width..))?;
-        gate.multiply(ops::sigmoid(&gate)?)?.multiply(up)
+        let activated = match activation {
+            Activation::Silu => gate.multiply(ops::sigmoid(&gate)?)?,
+            Activation::GeluTanh => gelu_tanh(&gate)?,
+        };
+        activated.multiply(up)
     }
 
     fn attention(&mut self, layer: usize, qkv: &Array) -> Result<Array, Exception> {
@@ -238,6 +261,62 @@ impl Cache {
             all_values.try_index((.., .., ..end, ..))?,
         ))
     }
+}
+
+/// The keys that a run's rows see.
+struct Seen {
+    /// The first position that any of them sees.
+    first: i32,
+    /// Which row sees which, `[rows, keys]`, where it is not all up to its own
+    /// position.
+    windows: Option<Array>,
+    n_rows: i32,
+}
+
+impl Seen {
+    fn new(position: i32, n_rows: i32, window: Option<u32>) -> Self {
+        let window = window.map_or(i32::MAX, |window| i32::try_from(window).unwrap_or(i32::MAX));
+        let first = (position - window).saturating_add(1).max(0);
+        let end = position + n_rows;
+        // Otherwise the last row sees all the keys that the first one sees.
+        let slides = n_rows > 1 && end - first > window;
+        let windows = slides.then(|| {
+            let sees = |row: i32, key: i32| key <= row && row - key < window;
+            let mask: Vec<bool> = (position..end)
+                .flat_map(|row| (first..end).map(move |key| sees(row, key)))
+                .collect();
+            Array::from_slice(&mask, &[n_rows, end - first])
+        });
+        Self {
+            first,
+            windows,
+            n_rows,
+        }
+    }
+
+    fn mask(&self) -> Option<ScaledDotProductAttentionMask<'_>> {
+        match &self.windows {
+            Some(windows) => Some(ScaledDotProductAttentionMask::Array(windows)),
+            None => (self.n_rows > 1).then_some(ScaledDotProductAttentionMask::Causal),
+        }
+    }
+}
+
+fn wavelengths(sight: &Sight) -> Array {
+    let frequencies = sight.rope_frequencies.iter();
+    let wavelengths: Vec<f32> = frequencies
+        .map(|frequency| (1.0 / frequency) as f32)
+        .collect();
+    Array::from_slice(&wavelengths, &[wavelengths.len() as i32])
+}
+
+fn gelu_tanh(x: &Array) -> Result<Array, Exception> {
+    let slope = Array::from_f32((2.0 / std::f32::consts::PI).sqrt());
+    let cubic = x.power(Array::from_f32(3.0))?;
+    let inner = x.add(cubic.multiply(Array::from_f32(0.044_715))?)?;
+    let tanh = ops::tanh(inner.multiply(slope)?)?;
+    let half = x.multiply(Array::from_f32(0.5))?;
+    half.multiply(tanh.add(Array::from_f32(1.0))?)
 }
 
 /// Zeros for `n_positions` more.

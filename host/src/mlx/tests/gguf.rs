@@ -7,7 +7,7 @@ use std::{
 };
 
 use mlx_rs::{Array, io::GgufFile};
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::tempdir;
 
 use super::{
@@ -16,61 +16,94 @@ use super::{
 };
 
 /// GGUF's names of the parts of a layer.
-const PARTS: [(&str, &str); 9] = [
+const PARTS: [(&str, &str); 11] = [
     ("input_layernorm", "attn_norm"),
     ("self_attn.q_proj", "attn_q"),
     ("self_attn.k_proj", "attn_k"),
     ("self_attn.v_proj", "attn_v"),
     ("self_attn.o_proj", "attn_output"),
+    ("self_attn.q_norm", "attn_q_norm"),
+    ("self_attn.k_norm", "attn_k_norm"),
     ("post_attention_layernorm", "ffn_norm"),
     ("mlp.gate_proj", "ffn_gate"),
     ("mlp.up_proj", "ffn_up"),
     ("mlp.down_proj", "ffn_down"),
 ];
 
+/// Those of Gemma that differ.
+const GEMMA_PARTS: [(&str, &str); 3] = [
+    ("post_attention_layernorm", "post_attention_norm"),
+    ("pre_feedforward_layernorm", "ffn_norm"),
+    ("post_feedforward_layernorm", "post_ffw_norm"),
+];
+
 /// What llama.cpp's `convert_hf_to_gguf.py` makes of a folder.
-fn write(path: &Path, tensors: &Tensors) {
+fn write(path: &Path, config: &Value, tensors: &Tensors) {
     let mut file = GgufFile::new().unwrap();
-    for (key, text) in [
-        ("general.architecture", "llama"),
-        ("tokenizer.ggml.model", "gpt2"),
-    ] {
-        file.insert_metadata(key, text).unwrap();
-    }
+    let model_type = config["model_type"].as_str().unwrap();
+    let architecture = model_type.strip_suffix("_text").unwrap_or(model_type);
+    file.insert_metadata("general.architecture", architecture)
+        .unwrap();
+    file.insert_metadata("tokenizer.ggml.model", "gpt2")
+        .unwrap();
+    let key = |name: &str| format!("{architecture}.{name}");
+    let count = |name: &str| config[name].as_u64().map(|count| count as u32);
+    let head_dim = count("head_dim").unwrap_or(16);
     for (key, number) in [
-        ("llama.block_count", 2_u32),
-        ("llama.context_length", 64),
-        ("llama.embedding_length", 64),
-        ("llama.feed_forward_length", 128),
-        ("llama.attention.head_count", 4),
-        ("llama.attention.head_count_kv", 2),
-        ("llama.rope.dimension_count", 16),
-        ("tokenizer.ggml.eos_token_id", 5),
-        ("tokenizer.ggml.eot_token_id", 7),
+        (key("block_count"), count("num_hidden_layers")),
+        (key("context_length"), count("max_position_embeddings")),
+        (key("embedding_length"), count("hidden_size")),
+        (key("feed_forward_length"), count("intermediate_size")),
+        (key("attention.head_count"), count("num_attention_heads")),
+        (key("attention.head_count_kv"), count("num_key_value_heads")),
+        (key("attention.key_length"), Some(head_dim)),
+        (key("attention.value_length"), Some(head_dim)),
+        (key("attention.sliding_window"), count("sliding_window")),
+        (
+            key("attention.sliding_window_pattern"),
+            count("sliding_window_pattern"),
+        ),
+        (key("rope.dimension_count"), Some(head_dim)),
+        ("tokenizer.ggml.eos_token_id".to_owned(), Some(5)),
+        (
+            "tokenizer.ggml.eot_token_id".to_owned(),
+            count("eot_token_id"),
+        ),
     ] {
-        let number = Array::from_slice(&[number], &[]);
-        file.insert_metadata(key, number).unwrap();
+        if let Some(number) = number {
+            let number = Array::from_slice(&[number], &[]);
+            file.insert_metadata(&key, number).unwrap();
+        }
     }
-    for (key, number) in [
-        ("llama.attention.layer_norm_rms_epsilon", 1e-5_f32),
-        ("llama.rope.freq_base", 10_000.0),
+    for (name, setting) in [
+        ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
+        ("rope.freq_base", "rope_theta"),
     ] {
-        file.insert_metadata(key, Array::from_f32(number)).unwrap();
+        let number = config[setting].as_f64().unwrap() as f32;
+        file.insert_metadata(key(name), Array::from_f32(number))
+            .unwrap();
     }
-    let tokens: Vec<String> = (0..128).map(|id| format!("t{id}")).collect();
+    let mut tokens: Vec<String> = (0..128).map(|id| format!("t{id}")).collect();
+    tokens[9] = "<end_of_turn>".to_owned();
+    let mut types = [1_i32; 128];
+    types[9] = 3;
+    let types = Array::from_slice(&types, &[128]);
+    file.insert_metadata("tokenizer.ggml.token_type", types)
+        .unwrap();
     file.insert_metadata("tokenizer.ggml.tokens", tokens)
         .unwrap();
     for (name, weight) in tensors {
-        let (name, weight) = converted(name, weight);
+        let (name, weight) = converted(name, weight, model_type);
         file.insert_array(name, &weight).unwrap();
     }
     file.save(path).unwrap();
 }
 
-fn converted(name: &str, weight: &Array) -> (String, Array) {
-    let weight = match name.rsplit_once("self_attn.") {
-        Some((_, "q_proj.weight")) => interleaved(weight, 4),
-        Some((_, "k_proj.weight")) => interleaved(weight, 2),
+fn converted(name: &str, weight: &Array, model_type: &str) -> (String, Array) {
+    let weight = match (model_type, name.rsplit_once("self_attn.")) {
+        ("llama", Some((_, "q_proj.weight"))) => interleaved(weight, 4),
+        ("llama", Some((_, "k_proj.weight"))) => interleaved(weight, 2),
+        ("gemma3_text", _) if name.contains("norm") => weight.add(Array::from_f32(1.0)).unwrap(),
         _ => weight.clone(),
     };
     let name = name
@@ -78,7 +111,9 @@ fn converted(name: &str, weight: &Array) -> (String, Array) {
         .replace("model.embed_tokens.", "token_embd.")
         .replace("model.norm.", "output_norm.")
         .replace("lm_head.", "output.");
-    let part = PARTS.iter().find(|(part, _)| name.contains(part));
+    let own = GEMMA_PARTS.iter().filter(|_| model_type == "gemma3_text");
+    let mut parts = own.chain(&PARTS);
+    let part = parts.find(|(part, _)| name.contains(part));
     let name = part.map_or(name.clone(), |(part, gguf)| name.replace(part, gguf));
     (name, weight)
 }
@@ -97,17 +132,34 @@ fn interleaved(weight: &Array, n_heads: i32) -> Array {
 
 #[test]
 fn a_gguf_file_equals_the_folder_it_was_made_of() {
-    let tensors = small::tensors(6);
+    for mut config in small::families() {
+        config["eot_token_id"] = json!(7);
+        let tensors = small::tensors_of(&config, 6);
+        let folder = tempdir().unwrap();
+        small::write(folder.path(), &config, &tensors);
+        let file = folder.path().join("small.gguf");
+        write(&file, &config, &tensors);
+        let checkpoint = Checkpoint::open(&file).unwrap();
+        assert_eq!(checkpoint.name, "small");
+        assert_eq!(json!(checkpoint.model_type), config["model_type"]);
+        assert_eq!(checkpoint.end_of_sequence, [5, 7]);
+        assert_eq!(checkpoint.eos_token.as_deref(), Some("t5"));
+        assert_eq!(checkpoint.bos_token, None);
+        assert_eq!(
+            small::logits(&file),
+            small::logits(folder.path()),
+            "{config}"
+        );
+    }
+}
+
+/// Token 9, a control token, is called `<end_of_turn>`.
+#[test]
+fn the_end_of_a_turn_is_known_by_its_name() {
     let folder = tempdir().unwrap();
-    small::write(folder.path(), &small::config(), &tensors);
-    let file = folder.path().join("small.gguf");
-    write(&file, &tensors);
-    let checkpoint = Checkpoint::open(&file).unwrap();
-    assert_eq!(checkpoint.name, "small");
-    assert_eq!(checkpoint.end_of_sequence, [5, 7]);
-    assert_eq!(checkpoint.eos_token.as_deref(), Some("t5"));
-    assert_eq!(checkpoint.bos_token, None);
-    assert_eq!(small::logits(&file), small::logits(folder.path()));
+    let path = folder.path().join("small.gguf");
+    write(&path, &small::config(), &small::tensors(6));
+    assert_eq!(Checkpoint::open(&path).unwrap().end_of_sequence, [5, 9]);
 }
 
 /// So the files of Llama 3 say it.
@@ -121,7 +173,7 @@ fn rope_may_be_stretched_by_a_tensor() {
     let factors = Array::from_slice(&[2.0_f32; 8], &[8]);
     tensors.insert("rope_freqs.weight".to_owned(), factors);
     let file = folder.path().join("small.gguf");
-    write(&file, &tensors);
+    write(&file, &small::config(), &tensors);
     assert_eq!(small::logits(&file), small::logits(folder.path()));
 }
 
@@ -132,7 +184,7 @@ fn no_changed_byte_of_a_header_does_harm() {
     let tensors = small::tensors(7);
     let folder = tempdir().unwrap();
     let gguf = folder.path().join("small.gguf");
-    write(&gguf, &tensors);
+    write(&gguf, &small::config(), &tensors);
     let whole = fs::read(&gguf).unwrap();
     let data_bytes: usize = tensors.values().map(Array::nbytes).sum();
     let n_models = changed(&gguf, &gguf, &whole, whole.len() - data_bytes);

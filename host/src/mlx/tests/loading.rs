@@ -135,7 +135,11 @@ fn tensors_that_do_not_fit() {
 #[test]
 fn configurations_that_are_not_computed() {
     for (key, value, word) in [
-        ("model_type", json!("mamba"), "supported: llama"),
+        (
+            "model_type",
+            json!("mamba"),
+            "supported: llama, qwen2, qwen3, gemma3_text",
+        ),
         ("model_type", json!(null), "model_type"),
         ("attention_bias", json!(true), "attention_bias"),
         ("mlp_bias", json!(true), "mlp_bias"),
@@ -161,8 +165,8 @@ fn configurations_that_are_not_computed() {
         ("eos_token_id", json!([5, 128]), "eos_token_id"),
         (
             "rope_scaling",
-            json!({"rope_type": "yarn", "factor": 2}),
-            "yarn",
+            json!({"rope_type": "dynamic", "factor": 2}),
+            "dynamic",
         ),
         ("rope_scaling", json!({"rope_type": "linear"}), "factor"),
         (
@@ -262,18 +266,18 @@ fn gguf_of_other_kinds() {
     ]
     .concat();
     assert!(gguf(0, 1, &[array, u64::MAX.to_le_bytes().to_vec()].concat()).contains("cut short"));
-    // One tensor of 256 values in 4-bit K-quants.
+    // One tensor of 256 values in an encoding with a code book.
     let tensor = [
         text("blk.0.attn_q.weight"),
         1_u32.to_le_bytes().to_vec(),
         256_u64.to_le_bytes().to_vec(),
-        12_u32.to_le_bytes().to_vec(),
+        16_u32.to_le_bytes().to_vec(),
         0_u64.to_le_bytes().to_vec(),
     ]
     .concat();
     let error = gguf(1, 0, &tensor);
     assert!(
-        error.contains("`blk.0.attn_q.weight` is stored as Q4_K"),
+        error.contains("`blk.0.attn_q.weight` is stored as IQ2_XXS; supported: F32, F16, Q4_0"),
         "{error}"
     );
 }

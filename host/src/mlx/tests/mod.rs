@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod answer;
+mod company;
+mod families;
 mod gguf;
 mod loading;
 mod quantised;
