@@ -9,7 +9,9 @@ use etcetera::BaseStrategy;
 
 use crate::config::ModelConfig;
 use crate::engine::{self, EngineConfig, ModelInfo, SpawnError};
-use crate::http::{Access, RequestLimits, ServedModel, Service, UploadRate};
+use crate::http::{
+    Access, Concurrency, Lifecycle, RequestLimits, ServedModel, Service, UploadRate,
+};
 use crate::mlx::{self, Backend, Checkpoint, GgufTokenizer, LoadError, TokenizerData};
 use crate::plugin::{
     self, Compiler, Registry, Runtime, RuntimeError, Store, StoreError, UploadError, Vocabulary,
@@ -123,6 +125,8 @@ pub fn assemble(
         limits: requests,
         access,
         upload_rate: UploadRate::per_minute(requests.uploads_per_minute),
+        concurrency: Concurrency::per_caller(requests.per_caller),
+        lifecycle: Lifecycle::default(),
     };
     Ok((Arc::new(service), thread))
 }

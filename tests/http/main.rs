@@ -12,3 +12,5 @@ mod logprobs;
 mod plugins;
 mod refusals;
 mod server;
+mod slow;
+mod stopping;

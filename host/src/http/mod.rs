@@ -14,6 +14,7 @@ mod body;
 mod chat;
 mod choice;
 mod completions;
+mod connections;
 mod constraint;
 mod default_chain;
 mod dialect;
@@ -21,6 +22,7 @@ pub mod errors;
 mod field_table;
 mod fields;
 mod generate;
+mod lifecycle;
 mod logprobs;
 mod models;
 mod plugins;
@@ -51,7 +53,9 @@ use choice::RequestDeadline;
 use errors::{ApiError, Code};
 
 pub use access::{Access, Caller, Scope, TokensError};
-pub use rate::UploadRate;
+pub use connections::Connections;
+pub use lifecycle::Lifecycle;
+pub use rate::{Concurrency, UploadRate};
 pub use served_model::ServedModel;
 
 /// The longest a body may take to arrive; a client that stalls longer is told
@@ -67,6 +71,23 @@ pub struct Service {
     pub limits: RequestLimits,
     pub access: Access,
     pub upload_rate: UploadRate,
+    pub concurrency: Concurrency,
+    pub lifecycle: Lifecycle,
+}
+
+impl Service {
+    /// Why nothing can be generated any more, if that is so.
+    pub fn failure(&self) -> Option<ApiError> {
+        let stalled = self.engine.stalled();
+        if !self.engine.is_alive() {
+            Some(ApiError::new(Code::Stopped, "the engine has stopped"))
+        } else if stalled > self.limits.step {
+            let message = format!("the engine has been at one step for {stalled:.1?}");
+            Some(ApiError::new(Code::Stopped, message))
+        } else {
+            None
+        }
+    }
 }
 
 /// The most that one request, or one caller, may ask for.
@@ -86,6 +107,12 @@ pub struct RequestLimits {
     /// Most uploads of one caller in a minute; 0: no limit. Default 60: each
     /// takes the compiler's time.
     pub uploads_per_minute: u32,
+    /// Most generation requests of one caller under way at once; 0, the
+    /// default: no limit.
+    pub per_caller: u32,
+    /// How long a step may take before the engine counts as stuck. Default a
+    /// minute.
+    pub step: Duration,
 }
 
 impl RequestLimits {
@@ -106,6 +133,8 @@ impl Default for RequestLimits {
             choices: 128,
             time: Duration::from_mins(10),
             uploads_per_minute: 60,
+            per_caller: 0,
+            step: Duration::from_mins(1),
         }
     }
 }
@@ -125,10 +154,15 @@ pub fn router(service: Arc<Service>) -> Router {
         )
         .route("/v1/plugins/{reference}/enable", post(plugins::enable))
         .route("/health", get(models::health))
+        .route("/ready", get(models::ready))
         .route("/metrics", get(models::metrics))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .layer(middleware::from_fn_with_state(service.clone(), authorize))
+        .layer(middleware::from_fn_with_state(
+            service.clone(),
+            lifecycle::admit,
+        ))
         .layer(middleware::from_fn(mark))
         .with_state(service)
 }

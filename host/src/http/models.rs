@@ -1,4 +1,5 @@
-//! `GET /v1/models`, `GET /v1/models/{id}`, `GET /health` and `GET /metrics`.
+//! `GET /v1/models`, `GET /v1/models/{id}`, `GET /health`, `GET /ready` and
+//! `GET /metrics`.
 
 use std::sync::Arc;
 
@@ -40,14 +41,26 @@ fn describe(service: &Service) -> Value {
     })
 }
 
+/// Whether the process is worth keeping: its engine gets on.
 pub(super) async fn health(State(service): State<Arc<Service>>) -> Result<Json<Value>, ApiError> {
-    if !service.engine.is_alive() {
-        return Err(ApiError::new(Code::Stopped, "the engine has stopped"));
+    match service.failure() {
+        Some(error) => Err(error),
+        None => Ok(status(&service, "ok")),
     }
+}
+
+/// Whether requests are taken now.
+pub(super) async fn ready(State(service): State<Arc<Service>>) -> Result<Json<Value>, ApiError> {
+    service.lifecycle.check()?;
+    match service.failure() {
+        Some(error) => Err(error),
+        None => Ok(status(&service, "ready")),
+    }
+}
+
+fn status(service: &Service, status: &str) -> Json<Value> {
     let stats = service.engine.stats();
-    Ok(Json(
-        json!({"status": "ok", "running": stats.running, "waiting": stats.waiting}),
-    ))
+    Json(json!({"status": status, "running": stats.running, "waiting": stats.waiting}))
 }
 
 pub(super) async fn metrics(State(service): State<Arc<Service>>) -> Response {
