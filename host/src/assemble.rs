@@ -10,7 +10,7 @@ use etcetera::BaseStrategy;
 use crate::config::ModelConfig;
 use crate::engine::{self, EngineConfig, ModelInfo, SpawnError};
 use crate::http::{
-    Access, Concurrency, Lifecycle, RequestLimits, ServedModel, Service, UploadRate,
+    Access, Concurrency, Lifecycle, RequestLimits, ServedModel, Service, UploadRate, Web,
 };
 use crate::mlx::{self, Backend, Checkpoint, GgufTokenizer, LoadError, TokenizerData};
 use crate::plugin::{
@@ -18,6 +18,7 @@ use crate::plugin::{
     VocabularyError,
 };
 use crate::progress::ProgressLine;
+use crate::telemetry::Metrics;
 use crate::text::{ChatTemplate, GgufVocabulary, TemplateError, Tokenizer, TokenizerError};
 
 /// A component of `plugins/dist`, with its name.
@@ -89,6 +90,7 @@ pub fn assemble(
     plugins: plugin::Limits,
     requests: RequestLimits,
     access: Access,
+    web: Web,
     store: Option<Store>,
 ) -> Result<(Arc<Service>, JoinHandle<()>), AssembleError> {
     let cache = cache_folder(model)?;
@@ -117,6 +119,7 @@ pub fn assemble(
         SpawnError::Model(error) => AssembleError::Model(error),
         SpawnError::Threads(message) => AssembleError::Engine(message),
     })?;
+    let metrics = Metrics::new(engine.clone(), runtime.clone(), registry.clone());
     let service = Service {
         model,
         engine,
@@ -127,6 +130,8 @@ pub fn assemble(
         upload_rate: UploadRate::per_minute(requests.uploads_per_minute),
         concurrency: Concurrency::per_caller(requests.per_caller),
         lifecycle: Lifecycle::default(),
+        web,
+        metrics: Arc::new(metrics),
     };
     Ok((Arc::new(service), thread))
 }

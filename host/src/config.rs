@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand, value_parser};
 use crate::author::PluginCommand;
 use crate::bench::BenchArgs;
 use crate::engine::EngineConfig;
-use crate::http::RequestLimits;
+use crate::http::{AccessLog, Origin, RequestLimits, Web};
 use crate::plugin;
 use crate::serve::Endings;
 
@@ -182,6 +182,25 @@ pub struct ServeConfig {
     #[arg(long, env = "SLUICE_MAX_REQUESTS_PER_CALLER", default_value_t = 0)]
     pub max_requests_per_caller: u32,
 
+    /// Origin whose pages may use the server from a browser, such as
+    /// https://chat.example; may be given several times; `*`: any
+    #[arg(
+        long,
+        env = "SLUICE_CORS_ORIGIN",
+        value_name = "ORIGIN",
+        value_delimiter = ','
+    )]
+    pub cors_origin: Vec<Origin>,
+
+    /// Compress answers by gzip where the client takes it; streams are not
+    #[arg(long, env = "SLUICE_COMPRESS")]
+    pub compress: bool,
+
+    /// Write a line for each request on standard output, once it is answered to
+    /// its last byte
+    #[arg(long, env = "SLUICE_ACCESS_LOG", value_enum, default_value = "off")]
+    pub access_log: AccessLog,
+
     /// How long requests under way may go on after SIGTERM or Ctrl-C, in
     /// seconds, while new ones get a 503; then they are ended with an error. A
     /// second signal ends the server at once
@@ -194,8 +213,9 @@ pub struct ServeConfig {
     pub slow_reader_s: u32,
 
     /// How long one step of the engine may take, in seconds; then it counts as
-    /// stuck: requests under way get an error and the server exits with 70
-    #[arg(long, env = "SLUICE_STUCK_STEP_S", default_value_t = 60, value_parser = at_least_one())]
+    /// stuck: requests under way get an error and the server exits with 70. A
+    /// large model on few processors may need a minute for a chunk of a prompt
+    #[arg(long, env = "SLUICE_STUCK_STEP_S", default_value_t = 300, value_parser = at_least_one())]
     pub stuck_step_s: u32,
 
     /// Most stages of all requests open at once; more wait
@@ -327,6 +347,15 @@ impl ServeConfig {
             uploads_per_minute: self.uploads_per_minute,
             per_caller: self.max_requests_per_caller,
             step: Duration::from_secs(self.stuck_step_s.into()),
+        }
+    }
+
+    /// What browsers and slow lines get.
+    pub fn web(&self) -> Web {
+        Web {
+            origins: self.cors_origin.clone(),
+            compress: self.compress,
+            log: self.access_log,
         }
     }
 

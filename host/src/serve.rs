@@ -58,6 +58,7 @@ pub fn serve(config: &ServeConfig) -> Result<Exit, ServeError> {
         config.plugins(),
         config.requests(),
         access,
+        config.web(),
         Some(store),
     )?;
     if let Some(path) = &config.plugins_folder {

@@ -16,9 +16,10 @@ use sluice::engine::fake::ScriptedModel;
 use sluice::engine::{self, EngineConfig, Model, ModelInfo, TokenId};
 use sluice::http::{
     Access, Concurrency, Connections, Lifecycle, RequestLimits, ServedModel, Service, UploadRate,
-    router,
+    Web, router,
 };
 use sluice::plugin::{Compiler, Limits, Registry, Runtime, STACK_BYTES};
+use sluice::telemetry::Metrics;
 use sluice::text::{ChatTemplate, Tokenizer};
 
 const EOS: TokenId = 1;
@@ -75,6 +76,10 @@ pub struct Setup {
     pub requests: RequestLimits,
     pub plugins: Limits,
     pub slow_reader: Duration,
+    pub web: Web,
+    /// The bytes of each token; the first two are special.
+    pub pieces: Vec<Vec<u8>>,
+    pub template: String,
 }
 
 impl Default for Setup {
@@ -99,6 +104,9 @@ impl Default for Setup {
                 ..Limits::default()
             },
             slow_reader: Duration::from_secs(30),
+            web: Web::default(),
+            pieces: PIECES.map(<[u8]>::to_vec).to_vec(),
+            template: TEMPLATE.to_owned(),
         }
     }
 }
@@ -180,7 +188,7 @@ impl Server {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let app = router(service.clone());
+        let app = router(&service);
         let slow_reader = setup.slow_reader;
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -345,11 +353,14 @@ pub fn service(setup: &Setup) -> (Service, JoinHandle<()>) {
     ] {
         registry.upload(&test_guest(name)).unwrap();
     }
-    let tokenizer = Tokenizer::from_pieces(&PIECES, &[(0, "<bos>"), (1, "<eos>")], None).unwrap();
-    let template = ChatTemplate::new(TEMPLATE, None, None).unwrap();
+    let pieces: Vec<&[u8]> = setup.pieces.iter().map(Vec::as_slice).collect();
+    let width = pieces.len();
+    let special = [(0, "<bos>"), (1, "<eos>")];
+    let tokenizer = Tokenizer::from_pieces(&pieces, &special, None).unwrap();
+    let template = ChatTemplate::new(&setup.template, None, None).unwrap();
     let info = ModelInfo {
-        vocabulary_size: PIECES.len() as u32,
-        tokenizer_size: PIECES.len() as u32,
+        vocabulary_size: width as u32,
+        tokenizer_size: width as u32,
         end_of_sequence: setup.end_of_sequence.clone(),
         context_length: setup.context_length,
     };
@@ -360,7 +371,7 @@ pub fn service(setup: &Setup) -> (Service, JoinHandle<()>) {
             std::thread::sleep(pace);
             script(context)
         };
-        Ok::<_, Infallible>(Box::new(ScriptedModel::new(PIECES.len(), script)) as Box<dyn Model>)
+        Ok::<_, Infallible>(Box::new(ScriptedModel::new(width, script)) as Box<dyn Model>)
     })
     .unwrap();
     let limits = RequestLimits {
@@ -369,16 +380,20 @@ pub fn service(setup: &Setup) -> (Service, JoinHandle<()>) {
         choices: setup.engine.max_waiting.min(128),
         ..setup.requests
     };
+    let registry = Arc::new(registry);
+    let metrics = Metrics::new(engine.clone(), runtime.clone(), registry.clone());
     let service = Service {
         model,
         engine,
         runtime,
-        registry: Arc::new(registry),
+        registry,
         limits,
         access: setup.access.clone(),
         upload_rate: UploadRate::per_minute(setup.requests.uploads_per_minute),
         concurrency: Concurrency::per_caller(setup.requests.per_caller),
         lifecycle: Lifecycle::default(),
+        web: setup.web.clone(),
+        metrics: Arc::new(metrics),
     };
     (service, thread)
 }

@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -15,7 +16,7 @@ use http_body_util::BodyExt;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use sluice::engine::{EngineConfig, TokenId};
-use sluice::http::RequestLimits;
+use sluice::http::{AccessLog, RequestLimits, Web};
 use sluice::serve::{Endings, run};
 
 use super::server::{Answer, Http, Setup, service};
@@ -67,6 +68,10 @@ fn server() {
             uploads_per_minute: 0,
             ..RequestLimits::default()
         },
+        web: Web {
+            log: AccessLog::Json,
+            ..Web::default()
+        },
         ..Setup::default()
     });
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -82,6 +87,8 @@ struct Process {
     child: Child,
     http: Http,
     folder: tempfile::TempDir,
+    /// What it writes to its standard output.
+    lines: Receiver<String>,
 }
 
 impl Drop for Process {
@@ -111,11 +118,17 @@ impl Process {
                     .map(|(_, url)| url.to_owned())
             })
             .expect("it says where it listens");
-        std::thread::spawn(move || lines.for_each(drop));
+        let (sender, received) = channel();
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                let _ = sender.send(line);
+            }
+        });
         Self {
             child,
             http: Http { url },
             folder,
+            lines: received,
         }
     }
 
@@ -302,5 +315,34 @@ async fn an_engine_that_is_stuck_or_lost_takes_the_process_along() {
         let last = stream.last().await;
         assert_eq!(code(&last), expected, "{last}");
         assert_eq!(process.exit().await.code(), Some(70), "{fate}");
+    }
+}
+
+#[tokio::test]
+async fn each_request_is_written_down_when_its_answer_is_sent() {
+    let process = Process::start(PATIENCE, "");
+    let models = process.http.get("/v1/models/none").await;
+    let line: Value = serde_json::from_str(&process.lines.recv_timeout(PATIENCE).unwrap()).unwrap();
+    assert_eq!(line["request_id"], models.header("x-request-id").unwrap());
+    assert_eq!(
+        (&line["method"], &line["status"]),
+        (&json!("GET"), &json!(404))
+    );
+    assert_eq!(
+        (&line["path"], &line["caller"]),
+        (&json!("/v1/models/none"), &Value::Null)
+    );
+    // A stream is written down at its end.
+    let stream = process.stream().await;
+    assert_eq!(process.http.get("/ready").await.status, StatusCode::OK);
+    process.open_gate();
+    assert_eq!(stream.last().await, "[DONE]");
+    for path in ["/ready", COMPLETIONS] {
+        let line = process.lines.recv_timeout(PATIENCE).unwrap();
+        let line: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(
+            (&line["path"], &line["status"]),
+            (&json!(path), &json!(200))
+        );
     }
 }

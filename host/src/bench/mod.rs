@@ -13,7 +13,7 @@ use crate::{
         Chain, EVENT_BUFFER, EngineConfig, Event, Handle, Stats, Submission, SubmitError, TokenId,
         fake,
     },
-    http::{Access, RequestLimits},
+    http::{Access, RequestLimits, Web},
     plugin::{Choices, Limits, OpenError, Registry, Runtime, SequenceInfo, StageRef, Vocabulary},
 };
 use serde::Serialize;
@@ -185,6 +185,7 @@ fn steps(model: &ModelConfig, args: &BenchArgs) -> Result<(), BenchError> {
         Limits::default(),
         RequestLimits::default(),
         Access::without_tokens(true),
+        Web::default(),
         None,
     )?;
     let bench = Bench {

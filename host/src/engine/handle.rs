@@ -57,6 +57,8 @@ pub struct Stats {
     pub step: Duration,
     /// Wall time of all forward passes.
     pub forward: Duration,
+    /// What plans that outlasted the forward pass added to that.
+    pub plan: Duration,
     /// What the chains added to that: plans that outlasted the forward pass,
     /// edits, logits processors and samplers.
     pub chain: Duration,
@@ -111,6 +113,7 @@ pub(super) struct Counters {
     rows: AtomicU64,
     step_ns: AtomicU64,
     forward_ns: AtomicU64,
+    plan_ns: AtomicU64,
     chain_ns: AtomicU64,
 }
 
@@ -127,6 +130,7 @@ impl Counters {
 
     pub(super) fn forward(&self, forward: Duration, plans_waited_for: Duration) {
         add(&self.forward_ns, forward);
+        add(&self.plan_ns, plans_waited_for);
         add(&self.chain_ns, plans_waited_for);
     }
 
@@ -220,6 +224,7 @@ impl Handle {
             rows: c.rows.load(Relaxed),
             step: time(&c.step_ns),
             forward: time(&c.forward_ns),
+            plan: time(&c.plan_ns),
             chain: time(&c.chain_ns),
         }
     }

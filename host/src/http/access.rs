@@ -109,6 +109,11 @@ impl Access {
         })
     }
 
+    /// Whether requests need a token.
+    pub(super) fn has_tokens(&self) -> bool {
+        !self.tokens.is_empty()
+    }
+
     /// Lets a request pass or says why not.
     pub(super) fn check(
         &self,

@@ -54,7 +54,9 @@ async fn generate(
         ignored,
     } = prepared;
     let reply = Reply::new(endpoint, &service.model, logprobs);
-    let answers = Answers::submit(&service.engine, sequences, deadline)?;
+    let metrics = service.metrics.clone();
+    let answers = Answers::submit(&service.engine, sequences, deadline, metrics)?;
+    service.metrics.prompted(prompt_tokens);
     let mut response = match stream {
         Some(options) => {
             let end = service.lifecycle.watch();
@@ -78,6 +80,7 @@ async fn respond(
     while let Some((index, update)) = answers.next().await? {
         let choice = &mut choices[index];
         choice.text.push_str(&update.text);
+        choice.calls.extend(update.calls);
         choice.entries.extend(update.entries);
         choice.explained.extend(update.explained);
         if let Some(finish) = update.end {

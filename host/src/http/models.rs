@@ -64,7 +64,6 @@ fn status(service: &Service, status: &str) -> Json<Value> {
 }
 
 pub(super) async fn metrics(State(service): State<Arc<Service>>) -> Response {
-    const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
-    let body = telemetry::exposition(&service.engine.stats());
-    ([(header::CONTENT_TYPE, TEXT_FORMAT)], body).into_response()
+    let body = service.metrics.exposition();
+    ([(header::CONTENT_TYPE, telemetry::MEDIA_TYPE)], body).into_response()
 }

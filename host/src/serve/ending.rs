@@ -103,7 +103,7 @@ async fn answer(
     let connections = Connections::new(listener, endings.slow_reader);
     let told = signals()?;
     let (close, closed) = oneshot::channel::<()>();
-    let server = axum::serve(connections, router(service.clone()))
+    let server = axum::serve(connections, router(&service))
         .with_graceful_shutdown(async { drop(closed.await) });
     let server = tokio::spawn(server.into_future());
     println!("listening on http://{address}");

@@ -26,28 +26,32 @@ pub(super) fn start(
         .spawn(move || {
             if let Some(failure) = watch(&service, interval) {
                 tracing::error!("{}; requests under way are ended", failure.message);
-                end(&service, failure.message);
+                end(&service, &failure.message);
                 leave();
             }
         })
         .map(drop)
 }
 
-/// What became of the engine; none if the service ended before.
+/// What became of the engine; none if the service ended before. It is looked at
+/// twice: a process that was held as a whole goes on where it was.
 fn watch(service: &Weak<Service>, interval: Duration) -> Option<ApiError> {
+    let mut suspected = false;
     loop {
-        if let Some(failure) = service.upgrade()?.failure() {
-            return Some(failure);
+        let failure = service.upgrade()?.failure();
+        if failure.is_some() && suspected {
+            return failure;
         }
+        suspected = failure.is_some();
         thread::sleep(interval);
     }
 }
 
 /// Ends what is under way, and gives the errors some time to be sent.
-fn end(service: &Weak<Service>, message: String) {
+fn end(service: &Weak<Service>, message: &str) {
     let until = Instant::now() + FLUSH;
     while let Some(service) = service.upgrade() {
-        let error = ApiError::new(Code::EngineError, message.clone());
+        let error = ApiError::new(Code::EngineError, message);
         service.lifecycle.end(error);
         if service.lifecycle.in_flight() == 0 || Instant::now() > until {
             break;
