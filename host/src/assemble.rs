@@ -9,7 +9,9 @@ use etcetera::BaseStrategy;
 
 use crate::config::ModelConfig;
 use crate::engine::{self, EngineConfig, Handle, ModelInfo, SpawnError};
-use crate::http::{Access, RequestLimits, ServedModel, Service, UploadRate};
+use crate::http::{
+    Access, Concurrency, Lifecycle, RequestLimits, ServedModel, Service, UploadRate, Web,
+};
 use crate::mlx::{
     self, Backend, Checkpoint, GgufTokenizer, Hub, LoadError, ModelSource, Shelf, TokenizerData,
 };
@@ -18,6 +20,7 @@ use crate::plugin::{
     VocabularyError,
 };
 use crate::progress::ProgressLine;
+use crate::telemetry::Metrics;
 use crate::text::{ChatTemplate, GgufVocabulary, TemplateError, Tokenizer, TokenizerError};
 
 /// A component of `plugins/dist`, with its name.
@@ -89,6 +92,7 @@ pub fn assemble(
     plugins: plugin::Limits,
     requests: RequestLimits,
     access: Access,
+    web: Web,
     store: Option<Store>,
 ) -> Result<(Arc<Service>, JoinHandle<()>), AssembleError> {
     let cache = cache_folder(model)?;
@@ -106,6 +110,7 @@ pub fn assemble(
         engine,
         thread,
     } = prepared.start(engine)?;
+    let metrics = Metrics::new(engine.clone(), runtime.clone(), registry.clone());
     let service = Service {
         model,
         engine,
@@ -114,6 +119,10 @@ pub fn assemble(
         limits: requests,
         access,
         upload_rate: UploadRate::per_minute(requests.uploads_per_minute),
+        concurrency: Concurrency::per_caller(requests.per_caller),
+        lifecycle: Lifecycle::default(),
+        web,
+        metrics: Arc::new(metrics),
     };
     Ok((Arc::new(service), thread))
 }

@@ -8,10 +8,11 @@ use clap::{Args, Parser, Subcommand, builder::NonEmptyStringValueParser, value_p
 use crate::author::PluginCommand;
 use crate::bench::BenchArgs;
 use crate::engine::EngineConfig;
-use crate::http::RequestLimits;
+use crate::http::{AccessLog, Origin, RequestLimits, Web};
 use crate::mlx::ModelSource;
 use crate::perplexity::PerplexityArgs;
 use crate::plugin;
+use crate::serve::Endings;
 
 /// Serves text generation on MLX in which WebAssembly components choose every
 /// token.
@@ -157,7 +158,7 @@ pub struct ServeConfig {
     #[arg(long, env = "SLUICE_PREFILL_CHUNK", default_value_t = 256, value_parser = at_least_one())]
     pub prefill_chunk: u32,
 
-    /// Most sequences that wait for a place in the batch; more get a 503
+    /// Most sequences that wait for a place in the batch; more get a 429
     #[arg(long, env = "SLUICE_MAX_WAITING", default_value_t = 256, value_parser = at_least_one())]
     pub max_waiting: u32,
 
@@ -198,6 +199,47 @@ pub struct ServeConfig {
     #[arg(long, env = "SLUICE_MAX_REQUEST_S", default_value_t = 600, value_parser = at_least_one())]
     pub max_request_s: u32,
 
+    /// Most generation requests that one token may have under way at once; more
+    /// get a 429. Without tokens all callers are one. 0: no limit
+    #[arg(long, env = "SLUICE_MAX_REQUESTS_PER_CALLER", default_value_t = 0)]
+    pub max_requests_per_caller: u32,
+
+    /// Origin whose pages may use the server from a browser, such as
+    /// https://chat.example; may be given several times; `*`: any
+    #[arg(
+        long,
+        env = "SLUICE_CORS_ORIGIN",
+        value_name = "ORIGIN",
+        value_delimiter = ','
+    )]
+    pub cors_origin: Vec<Origin>,
+
+    /// Compress answers by gzip where the client takes it; streams are not
+    #[arg(long, env = "SLUICE_COMPRESS")]
+    pub compress: bool,
+
+    /// Write a line for each request on standard output, once it is answered to
+    /// its last byte
+    #[arg(long, env = "SLUICE_ACCESS_LOG", value_enum, default_value = "off")]
+    pub access_log: AccessLog,
+
+    /// How long requests under way may go on after SIGTERM or Ctrl-C, in
+    /// seconds, while new ones get a 503; then they are ended with an error. A
+    /// second signal ends the server at once
+    #[arg(long, env = "SLUICE_DRAIN_S", default_value_t = 30)]
+    pub drain_s: u32,
+
+    /// How long a client may take nothing of what there is for it before its
+    /// connection is closed, in seconds
+    #[arg(long, env = "SLUICE_SLOW_READER_S", default_value_t = 30, value_parser = at_least_one())]
+    pub slow_reader_s: u32,
+
+    /// How long one step of the engine may take, in seconds; then it counts as
+    /// stuck: requests under way get an error and the server exits with 70. A
+    /// large model on few processors may need a minute for a chunk of a prompt
+    #[arg(long, env = "SLUICE_STUCK_STEP_S", default_value_t = 300, value_parser = at_least_one())]
+    pub stuck_step_s: u32,
+
     /// Most stages of all requests open at once; more wait
     #[arg(long, env = "SLUICE_MAX_INSTANCES", default_value_t = 512, value_parser = at_least_one())]
     pub max_instances: u32,
@@ -207,7 +249,7 @@ pub struct ServeConfig {
     pub max_instances_of_one: u32,
 
     /// How long a request waits for room for its instances before it gets a
-    /// 503, in milliseconds
+    /// 429, in milliseconds
     #[arg(long, env = "SLUICE_PLUGIN_WAIT_MS", default_value_t = 2000)]
     pub plugin_wait_ms: u32,
 
@@ -325,6 +367,25 @@ impl ServeConfig {
                 .min(self.max_waiting as usize),
             time: Duration::from_secs(self.max_request_s.into()),
             uploads_per_minute: self.uploads_per_minute,
+            per_caller: self.max_requests_per_caller,
+            step: Duration::from_secs(self.stuck_step_s.into()),
+        }
+    }
+
+    /// What browsers and slow lines get.
+    pub fn web(&self) -> Web {
+        Web {
+            origins: self.cors_origin.clone(),
+            compress: self.compress,
+            log: self.access_log,
+        }
+    }
+
+    /// How connections and the whole server end.
+    pub fn endings(&self) -> Endings {
+        Endings {
+            drain: Duration::from_secs(self.drain_s.into()),
+            slow_reader: Duration::from_secs(self.slow_reader_s.into()),
         }
     }
 }
@@ -407,6 +468,9 @@ mod tests {
             config.requests().uploads_per_minute,
             requests.uploads_per_minute
         );
+        assert_eq!(config.requests().per_caller, requests.per_caller);
+        assert_eq!(config.requests().step, requests.step);
+        assert_eq!(config.endings(), Endings::default());
     }
 
     #[test]

@@ -38,7 +38,10 @@ fn main() -> ExitCode {
         },
         Command::Serve(config) => {
             telemetry::init();
-            serve::serve(&config).map_err(|error| error.to_string())
+            match serve::serve(&config) {
+                Ok(exit) => exit.leave(),
+                Err(error) => Err(error.to_string()),
+            }
         }
         Command::Bench { args, model } => {
             bench::run(&model, &args).map_err(|error| error.to_string())

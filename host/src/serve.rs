@@ -1,20 +1,21 @@
 //! `sluice serve`: listens, assembles the service, answers until a signal.
 
+mod ending;
+mod watchdog;
+
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::assemble::{self, AssembleError, assemble};
 use crate::config::ServeConfig;
-use crate::http::{Access, Service, router};
-use crate::plugin::{Folder, Registry, STACK_BYTES};
+use crate::http::Access;
+use crate::plugin::{Folder, Registry};
 
-/// What requests in flight get to end by themselves after a signal.
-const GRACE: Duration = Duration::from_secs(5);
+pub use ending::{Endings, Exit, run};
 
 /// How often a plugin folder is looked at.
 const WATCH: Duration = Duration::from_secs(1);
@@ -45,7 +46,7 @@ pub enum ServeError {
 ///
 /// # Errors
 /// When a part cannot be had. The port is taken first, before any long work.
-pub fn serve(config: &ServeConfig) -> Result<(), ServeError> {
+pub fn serve(config: &ServeConfig) -> Result<Exit, ServeError> {
     allow_files();
     let listener = listen(config)?;
     let address = listener.local_addr()?;
@@ -57,20 +58,13 @@ pub fn serve(config: &ServeConfig) -> Result<(), ServeError> {
         config.plugins(),
         config.requests(),
         access,
+        config.web(),
         Some(store),
     )?;
     if let Some(path) = &config.plugins_folder {
         watch(path, &service.registry)?;
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .thread_stack_size(STACK_BYTES)
-        .build()?;
-    let served = runtime.block_on(answer(listener, address, service));
-    // Drops every task, and with the last of them the engine's last handle.
-    runtime.shutdown_timeout(Duration::from_secs(1));
-    wait_for(engine);
-    Ok(served?)
+    Ok(run(listener, service, engine, config.endings())?)
 }
 
 /// Raises the number of open files to the most that this user may have: each
@@ -131,62 +125,4 @@ fn listen(config: &ServeConfig) -> Result<TcpListener, ServeError> {
         port: config.port,
         source,
     })
-}
-
-async fn answer(
-    listener: TcpListener,
-    address: SocketAddr,
-    service: Arc<Service>,
-) -> std::io::Result<()> {
-    listener.set_nonblocking(true)?;
-    let listener = tokio::net::TcpListener::from_std(listener)?;
-    let server = axum::serve(listener, router(service)).with_graceful_shutdown(signal());
-    println!("listening on http://{address}");
-    let patience = async {
-        signal().await;
-        tracing::info!("ending; requests in flight have {} s", GRACE.as_secs());
-        tokio::time::sleep(GRACE).await;
-    };
-    tokio::select! {
-        result = server.into_future() => result,
-        () = patience => {
-            tracing::warn!("requests in flight were cut off");
-            Ok(())
-        }
-    }
-}
-
-/// Completes when the process is told to end.
-async fn signal() {
-    let interrupt = async {
-        // Without a handler the signal ends the process, which is as well.
-        if tokio::signal::ctrl_c().await.is_err() {
-            std::future::pending::<()>().await;
-        }
-    };
-    #[cfg(unix)]
-    let terminate = async {
-        use tokio::signal::unix::{SignalKind, signal};
-        match signal(SignalKind::terminate()) {
-            Ok(mut signals) => drop(signals.recv().await),
-            Err(_) => std::future::pending().await,
-        }
-    };
-    #[cfg(not(unix))]
-    let terminate = std::future::pending::<()>();
-    tokio::select! {
-        () = interrupt => {}
-        () = terminate => {}
-    }
-}
-
-/// Lets the engine end its step: MLX must not be torn down under it.
-fn wait_for(engine: JoinHandle<()>) {
-    let deadline = Instant::now() + GRACE;
-    while !engine.is_finished() && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    if engine.is_finished() && engine.join().is_err() {
-        tracing::error!("the engine's thread panicked");
-    }
 }

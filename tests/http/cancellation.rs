@@ -97,7 +97,7 @@ async fn a_full_queue_is_answered_with_when_to_come_back() {
             let answer = server
                 .send(Method::POST, COMPLETIONS, body(&json!({"n": 2})))
                 .await;
-            assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+            assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
             assert_eq!(answer.json()["error"]["code"], "overloaded");
             assert_eq!(answer.header("retry-after"), Some("1"));
             until(&server, 1, waiting).await;

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -13,8 +14,12 @@ use hyper_util::rt::TokioExecutor;
 use serde_json::{Value, json};
 use sluice::engine::fake::ScriptedModel;
 use sluice::engine::{self, EngineConfig, Model, ModelInfo, TokenId};
-use sluice::http::{Access, RequestLimits, ServedModel, Service, UploadRate, router};
+use sluice::http::{
+    Access, Concurrency, Connections, Lifecycle, RequestLimits, ServedModel, Service, UploadRate,
+    Web, router,
+};
 use sluice::plugin::{Compiler, Limits, Registry, Runtime, STACK_BYTES};
+use sluice::telemetry::Metrics;
 use sluice::text::{ChatTemplate, Tokenizer};
 
 const EOS: TokenId = 1;
@@ -70,6 +75,11 @@ pub struct Setup {
     pub access: Access,
     pub requests: RequestLimits,
     pub plugins: Limits,
+    pub slow_reader: Duration,
+    pub web: Web,
+    /// The bytes of each token; the first two are special.
+    pub pieces: Vec<Vec<u8>>,
+    pub template: String,
 }
 
 impl Default for Setup {
@@ -93,13 +103,22 @@ impl Default for Setup {
                 max_instances: 64,
                 ..Limits::default()
             },
+            slow_reader: Duration::from_secs(30),
+            web: Web::default(),
+            pieces: PIECES.map(<[u8]>::to_vec).to_vec(),
+            template: TEMPLATE.to_owned(),
         }
     }
 }
 
 pub struct Server {
-    url: String,
+    client: Http,
     pub service: Arc<Service>,
+}
+
+/// A client of a server, which may be another process.
+pub struct Http {
+    pub url: String,
 }
 
 /// An answer, read to its end.
@@ -164,11 +183,13 @@ impl Server {
     }
 
     pub fn start(setup: &Setup) -> Self {
-        let service = Arc::new(service(setup));
+        let (service, _) = service(setup);
+        let service = Arc::new(service);
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let app = router(service.clone());
+        let app = router(&service);
+        let slow_reader = setup.slow_reader;
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_multi_thread()
                 .worker_threads(2)
@@ -178,17 +199,48 @@ impl Server {
                 .unwrap();
             runtime.block_on(async {
                 let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-                axum::serve(listener, app).await.unwrap();
+                let connections = Connections::new(listener, slow_reader);
+                axum::serve(connections, app).await.unwrap();
             });
         });
-        Self { url, service }
+        Self {
+            client: Http { url },
+            service,
+        }
     }
 
     /// `127.0.0.1:port`.
     pub fn address(&self) -> &str {
-        self.url.trim_start_matches("http://")
+        self.client.url.trim_start_matches("http://")
     }
 
+    /// Waits until nothing runs or waits any more.
+    pub async fn idle(&self) {
+        let idle = async {
+            loop {
+                let stats = self.service.engine.stats();
+                if stats.running + stats.waiting == 0 {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        let patience = Duration::from_mins(1);
+        tokio::time::timeout(patience, idle)
+            .await
+            .expect("sequences went on without a reader");
+    }
+}
+
+impl std::ops::Deref for Server {
+    type Target = Http;
+
+    fn deref(&self) -> &Http {
+        &self.client
+    }
+}
+
+impl Http {
     /// Sends a request and returns when its head is there.
     pub async fn open(&self, method: Method, path: &str, body: Body) -> Response<Body> {
         let client: Client<HttpConnector, Body> =
@@ -261,23 +313,6 @@ impl Server {
             .map(|chunk| chunk["choices"][0]["text"].as_str().unwrap().to_owned())
             .collect()
     }
-
-    /// Waits until nothing runs or waits any more.
-    pub async fn idle(&self) {
-        let idle = async {
-            loop {
-                let stats = self.service.engine.stats();
-                if stats.running + stats.waiting == 0 {
-                    return;
-                }
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
-        };
-        let patience = Duration::from_mins(1);
-        tokio::time::timeout(patience, idle)
-            .await
-            .expect("sequences went on without a reader");
-    }
 }
 
 pub fn component(path: &str) -> Vec<u8> {
@@ -289,7 +324,8 @@ pub fn test_guest(name: &str) -> Vec<u8> {
     component(&format!("tests/guests/dist/{name}.wasm"))
 }
 
-fn service(setup: &Setup) -> Service {
+/// A service, and the thread of its engine.
+pub fn service(setup: &Setup) -> (Service, JoinHandle<()>) {
     let runtime = Runtime::new(setup.plugins.clone()).unwrap();
     let cache = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("http");
     let compiler = Compiler::new(env!("CARGO_BIN_EXE_sluice").into(), &cache).unwrap();
@@ -317,23 +353,26 @@ fn service(setup: &Setup) -> Service {
     ] {
         registry.upload(&test_guest(name)).unwrap();
     }
-    let tokenizer = Tokenizer::from_pieces(&PIECES, &[(0, "<bos>"), (1, "<eos>")], None).unwrap();
-    let template = ChatTemplate::new(TEMPLATE, None, None).unwrap();
+    let pieces: Vec<&[u8]> = setup.pieces.iter().map(Vec::as_slice).collect();
+    let width = pieces.len();
+    let special = [(0, "<bos>"), (1, "<eos>")];
+    let tokenizer = Tokenizer::from_pieces(&pieces, &special, None).unwrap();
+    let template = ChatTemplate::new(&setup.template, None, None).unwrap();
     let info = ModelInfo {
-        vocabulary_size: PIECES.len() as u32,
-        tokenizer_size: PIECES.len() as u32,
+        vocabulary_size: width as u32,
+        tokenizer_size: width as u32,
         end_of_sequence: setup.end_of_sequence.clone(),
         context_length: setup.context_length,
     };
     let model = ServedModel::new("scripted".into(), tokenizer, Some(template), &info).unwrap();
     let model = model.also_called(vec!["also-scripted".into()]);
     let (pace, script) = (setup.pace, setup.script);
-    let (engine, _) = engine::spawn(setup.engine, info, move || {
+    let (engine, thread) = engine::spawn(setup.engine, info, move || {
         let script = move |context: &[TokenId]| {
             std::thread::sleep(pace);
             script(context)
         };
-        Ok::<_, Infallible>(Box::new(ScriptedModel::new(PIECES.len(), script)) as Box<dyn Model>)
+        Ok::<_, Infallible>(Box::new(ScriptedModel::new(width, script)) as Box<dyn Model>)
     })
     .unwrap();
     let limits = RequestLimits {
@@ -342,13 +381,20 @@ fn service(setup: &Setup) -> Service {
         choices: setup.engine.max_waiting.min(128),
         ..setup.requests
     };
-    Service {
+    let registry = Arc::new(registry);
+    let metrics = Metrics::new(engine.clone(), runtime.clone(), registry.clone());
+    let service = Service {
         model,
         engine,
         runtime,
-        registry: Arc::new(registry),
+        registry,
         limits,
         access: setup.access.clone(),
         upload_rate: UploadRate::per_minute(setup.requests.uploads_per_minute),
-    }
+        concurrency: Concurrency::per_caller(setup.requests.per_caller),
+        lifecycle: Lifecycle::default(),
+        web: setup.web.clone(),
+        metrics: Arc::new(metrics),
+    };
+    (service, thread)
 }

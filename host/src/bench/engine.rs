@@ -11,7 +11,7 @@ use super::{Arm, BenchArgs, BenchError};
 use crate::assemble::assemble;
 use crate::config::ModelConfig;
 use crate::engine::{Chain, EVENT_BUFFER, EngineConfig, Event, Handle, Submission, TokenId};
-use crate::http::{Access, RequestLimits};
+use crate::http::{Access, RequestLimits, Web};
 use crate::plugin::{Choices, Limits, Registry, Runtime, SequenceInfo, StageRef, Vocabulary};
 
 /// Ids that prompts are cut from.
@@ -60,6 +60,7 @@ impl Bench {
             },
             RequestLimits::default(),
             Access::without_tokens(true),
+            Web::default(),
             None,
         )?;
         let bench = Self {

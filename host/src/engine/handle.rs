@@ -12,7 +12,7 @@ use std::{
         mpsc,
     },
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// How often late plans are looked for while there is nothing else to do.
@@ -57,14 +57,55 @@ pub struct Stats {
     pub step: Duration,
     /// Wall time of all forward passes.
     pub forward: Duration,
+    /// What plans that outlasted the forward pass added to that.
+    pub plan: Duration,
     /// What the chains added to that: plans that outlasted the forward pass,
     /// edits, logits processors and samplers.
     pub chain: Duration,
 }
 
+/// When the engine's thread began its present round of work.
+struct Progress {
+    epoch: Instant,
+    /// Nanoseconds since then; 0 while it rests.
+    began_ns: AtomicU64,
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self {
+            epoch: Instant::now(),
+            began_ns: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Progress {
+    fn begin(&self) {
+        let now = self.epoch.elapsed().as_nanos() as u64;
+        self.began_ns.store(now.max(1), Relaxed);
+    }
+
+    fn rest(&self) {
+        self.began_ns.store(0, Relaxed);
+    }
+
+    /// How long the present round has been going on.
+    fn stalled(&self) -> Duration {
+        match self.began_ns.load(Relaxed) {
+            0 => Duration::ZERO,
+            began => self
+                .epoch
+                .elapsed()
+                .saturating_sub(Duration::from_nanos(began)),
+        }
+    }
+}
+
 #[derive(Default)]
 pub(super) struct Counters {
     stopped: AtomicBool,
+    progress: Progress,
     queued: AtomicUsize,
     running: AtomicUsize,
     steps: AtomicU64,
@@ -72,6 +113,7 @@ pub(super) struct Counters {
     rows: AtomicU64,
     step_ns: AtomicU64,
     forward_ns: AtomicU64,
+    plan_ns: AtomicU64,
     chain_ns: AtomicU64,
 }
 
@@ -88,6 +130,7 @@ impl Counters {
 
     pub(super) fn forward(&self, forward: Duration, plans_waited_for: Duration) {
         add(&self.forward_ns, forward);
+        add(&self.plan_ns, plans_waited_for);
         add(&self.chain_ns, plans_waited_for);
     }
 
@@ -181,8 +224,15 @@ impl Handle {
             rows: c.rows.load(Relaxed),
             step: time(&c.step_ns),
             forward: time(&c.forward_ns),
+            plan: time(&c.plan_ns),
             chain: time(&c.chain_ns),
         }
+    }
+
+    /// How long the engine has been at one step; zero while it has no work. A
+    /// watchdog's figure: it grows when a forward pass or a stage hangs.
+    pub fn stalled(&self) -> Duration {
+        self.counters.progress.stalled()
     }
 
     /// Whether the engine still takes sequences.
@@ -218,13 +268,13 @@ pub fn spawn<E: Send + 'static>(
         .spawn(move || {
             let _stopped = MarkStopped(counters.clone());
             let started = build().map_err(SpawnError::Model).and_then(|model| {
-                Engine::new(&config, model, &info, counters)
+                Engine::new(&config, model, &info, counters.clone())
                     .map_err(|e| SpawnError::Threads(e.to_string()))
             });
             match started {
                 Ok(engine) => {
                     let _ = report.send(Ok(()));
-                    run(engine, &inbox);
+                    run(engine, &inbox, &counters.progress);
                 }
                 Err(error) => {
                     let _ = report.send(Err(error));
@@ -248,14 +298,16 @@ impl Drop for MarkStopped {
     }
 }
 
-fn run(mut engine: Engine, inbox: &mpsc::Receiver<Submission>) {
+fn run(mut engine: Engine, inbox: &mpsc::Receiver<Submission>, progress: &Progress) {
     loop {
         if engine.scheduler.is_idle() {
+            progress.rest();
             match inbox.recv() {
                 Ok(submission) => engine.scheduler.push(Sequence::new(submission)),
                 Err(_) => return,
             }
         }
+        progress.begin();
         while let Ok(submission) = inbox.try_recv() {
             engine.scheduler.push(Sequence::new(submission));
         }

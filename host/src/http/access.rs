@@ -5,7 +5,8 @@ use sha2::{Digest, Sha256};
 
 use super::errors::{ApiError, Code};
 
-/// What a token allows. Each route asks for one of them, `/health` for none.
+/// What a token allows. Each route asks for one of them, `/health` and
+/// `/ready` for none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// Use the model and see what there is.
@@ -30,7 +31,7 @@ impl Scope {
     /// The scope that a request needs.
     fn of(method: &Method, path: &str) -> Option<Self> {
         match path {
-            "/health" => None,
+            "/health" | "/ready" => None,
             "/metrics" => Some(Self::Admin),
             _ if path.starts_with("/v1/plugins") && method != Method::GET => Some(Self::Upload),
             _ => Some(Self::Generate),
@@ -106,6 +107,11 @@ impl Access {
             tokens,
             uploads_closed: false,
         })
+    }
+
+    /// Whether requests need a token.
+    pub(super) fn has_tokens(&self) -> bool {
+        !self.tokens.is_empty()
     }
 
     /// Lets a request pass or says why not.
@@ -230,6 +236,7 @@ mod tests {
         let (ann, bob, root) = (of("a"), of("b"), of("c"));
         for (method, path, token, expected) in [
             (&get, "/health", None, "ok"),
+            (&get, "/ready", None, "ok"),
             (&post, "/v1/completions", None, "unauthorized"),
             (
                 &post,

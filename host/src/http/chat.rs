@@ -6,16 +6,18 @@ use serde_json::{Map, Value};
 use super::completions::tokenizer_error;
 use super::errors::{ApiError, Code};
 use super::fields::{Fields, Given};
+use super::tools::Tools;
 use crate::engine::TokenId;
 use crate::text::{ChatInput, ChatTemplate, TemplateError, Tokenizer};
 
-const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
+pub(super) const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 
 /// Reads the messages, renders them and tokenizes the result.
 pub(super) fn read_prompt(
     fields: &mut Fields,
     tokenizer: &Tokenizer,
     template: Option<&ChatTemplate>,
+    tools: Option<&Tools>,
 ) -> Result<Vec<TokenId>, ApiError> {
     let messages = read_messages(&fields.required("messages")?)?;
     let extra = match fields.take("chat_template_kwargs") {
@@ -32,7 +34,7 @@ pub(super) fn read_prompt(
     })?;
     let input = ChatInput {
         messages: &messages,
-        tools: None,
+        tools: tools.map(|tools| &tools.list),
         add_generation_prompt: true,
         extra: extra.as_ref(),
     };
@@ -79,10 +81,39 @@ fn read_message(path: &str, message: &Value) -> Result<Value, ApiError> {
         .cloned()
         .ok_or_else(|| ApiError::invalid(path, message, "an object with `role` and `content`"))?;
     let role = read_role(path, &message)?;
-    let content = read_content(path, &message)?;
+    let content = match message.get("content") {
+        // A message that only calls has nothing to say.
+        None | Some(Value::Null) if calls(&message) => String::new(),
+        _ => read_content(path, &message)?,
+    };
+    read_calls(&mut message);
     message.insert("role".into(), role.into());
     message.insert("content".into(), content.into());
     Ok(Value::Object(message))
+}
+
+fn calls(message: &Map<String, Value>) -> bool {
+    let calls = message.get("tool_calls").and_then(Value::as_array);
+    calls.is_some_and(|calls| !calls.is_empty())
+}
+
+/// Makes objects of the arguments of calls, which clients send as text:
+/// templates expect them so.
+fn read_calls(message: &mut Map<String, Value>) {
+    let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut);
+    for call in calls.into_iter().flatten() {
+        let Some(arguments) = call.pointer_mut("/function/arguments") else {
+            continue;
+        };
+        let object = match arguments.as_str() {
+            Some("") => Some(Map::new()),
+            Some(text) => serde_json::from_str(text).ok(),
+            None => None,
+        };
+        if let Some(object) = object {
+            *arguments = Value::Object(object);
+        }
+    }
 }
 
 fn read_role(path: &str, message: &Map<String, Value>) -> Result<&'static str, ApiError> {
@@ -164,6 +195,28 @@ mod tests {
                 {"role": "assistant", "content": "Hi!", "refusal": null, "annotations": [], "tool_calls": null},
             ])
         );
+    }
+
+    #[test]
+    fn calls_that_were_made_are_told_as_templates_expect_them() {
+        let call = |arguments: Value| {
+            json!([{"role": "assistant", "content": null, "tool_calls": [
+                {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}},
+            ]}])
+        };
+        for (sent, told) in [
+            (json!("{\"a\": 1}"), json!({"a": 1})),
+            (json!(""), json!({})),
+            (json!({"a": 1}), json!({"a": 1})),
+            (json!("{\"a\": "), json!("{\"a\": ")),
+        ] {
+            let messages = read(call(sent)).unwrap();
+            assert_eq!(messages[0]["content"], "");
+            let function = &messages[0]["tool_calls"][0]["function"];
+            assert_eq!(function["arguments"], told);
+        }
+        let none = json!([{"role": "assistant", "content": null, "tool_calls": []}]);
+        assert_eq!(read(none).unwrap_err().code, Code::MissingField);
     }
 
     #[test]

@@ -9,9 +9,11 @@ use tokio::sync::mpsc;
 
 use super::errors::{ApiError, Code};
 use super::logprobs::{Entry, Offsets, prompt_bytes};
+use super::tools::Call;
 use crate::engine::{Event, FinishReason, Handle, Submission, SubmitError, Token};
 use crate::plugin::{Explanation, Report, StageReport};
-use crate::text::{StopStrings, TextStream, Vocabulary};
+use crate::telemetry::{Metrics, StageFigures, Tokens};
+use crate::text::{Parsed, StopStrings, TextStream, ToolStream, Vocabulary};
 
 /// How a choice is shown.
 pub(super) struct Showing {
@@ -25,6 +27,8 @@ pub(super) struct Showing {
     /// Whether it is the first choice of its prompt: the others have the
     /// prompt from it.
     pub(super) is_first: bool,
+    /// Tells calls from text, where there are tools.
+    pub(super) tools: Option<ToolStream>,
 }
 
 /// The prompt, shown before the completion.
@@ -67,6 +71,7 @@ pub(super) struct Drafted {
 pub(super) struct Update {
     /// To be shown now; may be empty.
     pub(super) text: String,
+    pub(super) calls: Vec<Call>,
     /// Logprobs of the tokens that make up the text, where they are wanted.
     pub(super) entries: Vec<Entry>,
     pub(super) explained: Vec<Explanation>,
@@ -77,7 +82,7 @@ pub(super) struct Update {
 /// How a choice ended.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Finish {
-    /// `stop` or `length`.
+    /// `stop`, `length` or `tool_calls`.
     pub(super) reason: &'static str,
     /// The stop string that was found.
     pub(super) stop_string: Option<String>,
@@ -218,15 +223,42 @@ impl Choice {
     /// An update with this text. What belongs to a token waits for text to
     /// come with.
     fn shown(&mut self, text: String) -> Update {
-        if text.is_empty() {
+        let (text, calls) = self.parse(text, false);
+        if self.showing.tools.as_ref().is_some_and(ToolStream::is_done) {
+            // Whatever was held back comes after the one call that may be.
+            return Update {
+                text,
+                calls,
+                ..self.end(String::new(), "stop")
+            };
+        }
+        if text.is_empty() && calls.is_empty() {
             return Update::default();
         }
         Update {
             text,
+            calls,
             entries: std::mem::take(&mut self.entries),
             explained: self.report.take_explanations(),
             end: None,
         }
+    }
+
+    /// What is text and what calls of further text, which may be the last.
+    fn parse(&mut self, text: String, last: bool) -> (String, Vec<Call>) {
+        let Some(tools) = &mut self.showing.tools else {
+            return (text, Vec::new());
+        };
+        let first = tools.n_calls();
+        let mut parsed = tools.push(&text);
+        if last {
+            let Parsed { text, calls } = tools.finish();
+            parsed.text.push_str(&text);
+            parsed.calls.extend(calls);
+        }
+        let calls = parsed.calls.into_iter().zip(first..);
+        let calls = calls.map(|(call, index)| Call::new(index, call)).collect();
+        (parsed.text, calls)
     }
 
     /// Ends the choice, showing what was held back unless a stop string ended
@@ -241,8 +273,15 @@ impl Choice {
         if let Some(token) = end_token.filter(|_| self.showing.end_entry && stopped.is_none()) {
             self.enter(token, &[]);
         }
+        let (text, calls) = self.parse(text, true);
+        let called = self.showing.tools.as_ref();
+        let called = called.is_some_and(|tools| tools.n_calls() > 0);
         let end = Finish {
-            reason: if stopped.is_some() { "stop" } else { reason },
+            reason: match reason {
+                "length" if stopped.is_none() => "length",
+                _ if called => "tool_calls",
+                _ => "stop",
+            },
             stop_string: stopped
                 .and_then(|index| self.showing.stop.get(index))
                 .map(str::to_owned),
@@ -253,6 +292,7 @@ impl Choice {
         };
         Update {
             text,
+            calls,
             entries: std::mem::take(&mut self.entries),
             explained: self.report.take_explanations(),
             end: Some(end),
@@ -266,6 +306,9 @@ pub(super) struct Answers {
     /// Which choice is asked first, so that none starves.
     first: usize,
     deadline: RequestDeadline,
+    metrics: Arc<Metrics>,
+    /// When each choice last had a token.
+    last_tokens: Vec<Option<Instant>>,
 }
 
 /// When a request has to be answered.
@@ -282,6 +325,7 @@ impl Answers {
         engine: &Handle,
         sequences: Vec<(Submission, Choice)>,
         deadline: RequestDeadline,
+        metrics: Arc<Metrics>,
     ) -> Result<Self, ApiError> {
         let mut choices = Vec::with_capacity(sequences.len());
         for (submission, choice) in sequences {
@@ -293,9 +337,11 @@ impl Answers {
             choices.push(choice);
         }
         Ok(Self {
+            last_tokens: vec![None; choices.len()],
             choices,
             first: 0,
             deadline,
+            metrics,
         })
     }
 
@@ -310,6 +356,14 @@ impl Answers {
     /// The first choice that fails; the request fails with it, as it does at
     /// its deadline.
     pub(super) async fn next(&mut self) -> Result<Option<(usize, Update)>, ApiError> {
+        let news = self.news().await;
+        if let Err(error) = &news {
+            self.give_up(error.code.name());
+        }
+        news
+    }
+
+    async fn news(&mut self) -> Result<Option<(usize, Update)>, ApiError> {
         let echoes = self.choices.iter_mut().map(Choice::take_echo);
         if let Some((index, echo)) = echoes.enumerate().find_map(|(i, echo)| Some((i, echo?))) {
             return Ok(Some((index, echo)));
@@ -342,7 +396,56 @@ impl Answers {
             return Ok(None);
         };
         self.first = (index + 1) % count;
+        if let Some(Event::Tokens(tokens)) = &event {
+            self.time(index, tokens.len());
+        }
         let update = self.choices[index].update(event)?;
+        if let Some(finish) = &update.end {
+            self.count(finish);
+        }
         Ok(Some((index, update)))
+    }
+
+    /// Times tokens of a choice as they are handed on.
+    fn time(&mut self, index: usize, n_tokens: usize) {
+        let now = Instant::now();
+        if self.last_tokens.iter().all(Option::is_none) {
+            let left = self.deadline.end.saturating_duration_since(now);
+            self.metrics
+                .first_token(self.deadline.limit.saturating_sub(left));
+        }
+        if let Some(before) = self.last_tokens[index].replace(now) {
+            self.metrics.next_tokens(n_tokens, now - before);
+        }
+    }
+
+    fn count(&self, finish: &Finish) {
+        let tokens = Tokens {
+            cached: finish.cached_tokens,
+            completion: finish.completion_tokens,
+        };
+        let stages = finish.stages.iter().map(|stage| StageFigures {
+            plugin: &stage.plugin,
+            calls: stage.calls,
+            edits: stage.edits,
+            time: Duration::from_micros(stage.microseconds),
+        });
+        self.metrics.finished(finish.reason, tokens, stages);
+    }
+
+    /// Ends the choices that run, for this reason.
+    fn give_up(&mut self, reason: &'static str) {
+        for choice in &mut self.choices {
+            if choice.events.take().is_some() {
+                self.metrics.ended(reason);
+            }
+        }
+    }
+}
+
+impl Drop for Answers {
+    /// Who reads no further has hung up.
+    fn drop(&mut self) {
+        self.give_up(Code::Cancelled.name());
     }
 }

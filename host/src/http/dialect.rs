@@ -128,6 +128,11 @@ const DIALECTS: [Dialect; 5] = [
     },
 ];
 
+/// The names that `dialect` may have.
+pub(super) fn names() -> Vec<&'static str> {
+    DIALECTS.iter().map(|dialect| dialect.name).collect()
+}
+
 impl Dialect {
     /// Takes `dialect` and rewrites the other fields into the default
     /// dialect's values.
@@ -148,10 +153,7 @@ impl Dialect {
             Some(given) => DIALECTS
                 .iter()
                 .find(|dialect| given.value == dialect.name)
-                .ok_or_else(|| {
-                    let names: Vec<_> = DIALECTS.iter().map(|dialect| dialect.name).collect();
-                    given.invalid(format_args!("one of {}", names.join(", ")))
-                })?,
+                .ok_or_else(|| given.invalid(format_args!("one of {}", names().join(", "))))?,
         };
         (dialect.adapt)(fields);
         dialect.check(fields, vocabulary_size)?;

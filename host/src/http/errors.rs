@@ -64,13 +64,13 @@ codes! {
     BodyTooLarge "body_too_large" 413 "invalid_request_error" "The body exceeds the limit for this route.";
     PluginError "plugin_error" 422 "plugin_error" "A stage of the request's chain failed while it ran; the message names stage and cause.";
     EngineError "engine_error" 500 "server_error" "The model failed, and with it the request.";
-    RateLimited "rate_limited" 429 "rate_limit_error" "The caller uploads too often; try again after the seconds in `retry-after`.";
+    RateLimited "rate_limited" 429 "rate_limit_error" "The caller uploads too often, or has too many requests under way; try again after the seconds in `retry-after`.";
     InternalError "internal_error" 500 "server_error" "A defect of the server.";
     Cancelled "cancelled" 503 "server_error" "The sequence was cancelled because its reader fell too far behind, or the engine ended.";
-    Overloaded "overloaded" 503 "server_error" "Too many requests wait already; try again after the seconds in `retry-after`.";
+    Overloaded "overloaded" 429 "rate_limit_error" "Too many requests wait already; try again after the seconds in `retry-after`.";
     PluginDisabled "plugin_disabled" 503 "server_error" "A plugin of the request's chain failed too often and is off until it is enabled again.";
     RequestTimeout "request_timeout" 504 "server_error" "The request took longer than the server lets one run.";
-    Stopped "stopped" 503 "server_error" "The server is shutting down, or its engine has stopped.";
+    Stopped "stopped" 503 "server_error" "The server is stopping, or its engine has stopped; another, or the next one, may answer.";
 }
 
 /// An error as a client sees it.

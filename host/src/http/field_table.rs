@@ -86,6 +86,9 @@ const fn of(endpoint: Endpoint, name: &'static str) -> Field {
 const FIELDS: &[Field] = &[
     of(Endpoint::Chat, "messages"),
     of(Endpoint::Chat, "chat_template_kwargs"),
+    of(Endpoint::Chat, "tools"),
+    of(Endpoint::Chat, "tool_choice"),
+    of(Endpoint::Chat, "parallel_tool_calls"),
     of(Endpoint::Completions, "prompt"),
     field("model", Read),
     field("max_tokens", Read),
@@ -166,9 +169,6 @@ const FIELDS: &[Field] = &[
     field("sampler_priority", Alias("order")),
     // Known, and honoured at the value that changes nothing.
     field("suffix", Only(&["\"\""])),
-    field("tools", Only(&["[]"])),
-    field("tool_choice", Only(&["\"none\"", "\"auto\""])),
-    field("parallel_tool_calls", Only(&["true", "false"])),
     field("functions", Only(&["\"none\"", "[]"])),
     field("function_call", Only(&["\"none\""])),
     field("modalities", Only(&["[\"text\"]"])),

@@ -322,13 +322,11 @@ mod tests {
     #[test]
     fn neutral_values_are_accepted_and_others_refused() {
         admit(json!({
-            "tools": [], "tool_choice": "auto", "modalities": ["text"], "function_call": "none",
-            "length_penalty": 1.0, "skip_special_tokens": true, "parallel_tool_calls": true,
+            "modalities": ["text"], "function_call": "none", "length_penalty": 1.0,
+            "skip_special_tokens": true,
         }))
         .unwrap();
         for body in [
-            json!({"tools": [{"type": "function"}]}),
-            json!({"tool_choice": "required"}),
             json!({"length_penalty": 1.5}),
             json!({"use_beam_search": true}),
         ] {

@@ -2,37 +2,43 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 
+use super::access::Caller;
 use super::choice::Answers;
 use super::errors::ApiError;
 use super::field_table::Endpoint;
+use super::lifecycle::held;
 use super::request::{Prepared, prepare};
 use super::wire::{Ended, Reply, Usage};
 use super::{Service, blocking, read_body, sse};
 
 pub(super) async fn completions(
     State(service): State<Arc<Service>>,
+    Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    generate(service, Endpoint::Completions, request).await
+    generate(service, Endpoint::Completions, caller, request).await
 }
 
 pub(super) async fn chat_completions(
     State(service): State<Arc<Service>>,
+    Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    generate(service, Endpoint::Chat, request).await
+    generate(service, Endpoint::Chat, caller, request).await
 }
 
 async fn generate(
     service: Arc<Service>,
     endpoint: Endpoint,
+    caller: Caller,
     request: Request,
 ) -> Result<Response, ApiError> {
+    let place = service.concurrency.enter(&caller)?;
     let body = read_body(request, service.limits.request_bytes).await?;
     let deadline = service.limits.deadline();
     let prepared = {
@@ -48,13 +54,18 @@ async fn generate(
         ignored,
     } = prepared;
     let reply = Reply::new(endpoint, &service.model, logprobs);
-    let answers = Answers::submit(&service.engine, sequences, deadline)?;
+    let metrics = service.metrics.clone();
+    let answers = Answers::submit(&service.engine, sequences, deadline, metrics)?;
+    service.metrics.prompted(prompt_tokens);
     let mut response = match stream {
-        Some(options) => sse::respond(answers, reply, options, prompt_tokens),
+        Some(options) => {
+            let end = service.lifecycle.watch();
+            sse::respond(answers, end, reply, options, prompt_tokens)
+        }
         None => respond(answers, &reply, prompt_tokens).await?,
     };
     describe(response.headers_mut(), seed, &ignored);
-    Ok(response)
+    Ok(held(response, place))
 }
 
 /// Waits for every choice to end. When the client goes away this future is
@@ -69,6 +80,7 @@ async fn respond(
     while let Some((index, update)) = answers.next().await? {
         let choice = &mut choices[index];
         choice.text.push_str(&update.text);
+        choice.calls.extend(update.calls);
         choice.entries.extend(update.entries);
         choice.explained.extend(update.explained);
         if let Some(finish) = update.end {

@@ -14,6 +14,7 @@ mod body;
 mod chat;
 mod choice;
 mod completions;
+mod connections;
 mod constraint;
 mod default_chain;
 mod dialect;
@@ -21,14 +22,19 @@ pub mod errors;
 mod field_table;
 mod fields;
 mod generate;
+mod lifecycle;
+mod log;
 mod logprobs;
 mod models;
+mod openapi;
 mod plugins;
 mod rate;
 mod request;
 mod served_model;
 mod sse;
 mod stages;
+mod tools;
+mod web;
 mod wire;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -39,24 +45,32 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{DefaultBodyLimit, FromRequest, Path, Request, State};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use uuid::Uuid;
 
 use crate::engine::Handle;
 use crate::plugin::{Registry, Runtime};
+use crate::telemetry::Metrics;
 use choice::RequestDeadline;
 use errors::{ApiError, Code};
 
 pub use access::{Access, Caller, Scope, TokensError};
-pub use rate::UploadRate;
+pub use connections::Connections;
+pub use lifecycle::Lifecycle;
+pub use log::AccessLog;
+pub use rate::{Concurrency, UploadRate};
 pub use served_model::ServedModel;
+pub use web::{Origin, Web};
 
 /// The longest a body may take to arrive; a client that stalls longer is told
 /// so instead of holding its buffer for ever.
 const BODY_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// Names a request in its answer and in logs.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Everything that answering a request needs.
 pub struct Service {
@@ -67,6 +81,25 @@ pub struct Service {
     pub limits: RequestLimits,
     pub access: Access,
     pub upload_rate: UploadRate,
+    pub concurrency: Concurrency,
+    pub lifecycle: Lifecycle,
+    pub web: Web,
+    pub metrics: Arc<Metrics>,
+}
+
+impl Service {
+    /// Why nothing can be generated any more, if that is so.
+    pub fn failure(&self) -> Option<ApiError> {
+        let stalled = self.engine.stalled();
+        if !self.engine.is_alive() {
+            Some(ApiError::new(Code::Stopped, "the engine has stopped"))
+        } else if stalled > self.limits.step {
+            let message = format!("the engine has been at one step for {stalled:.1?}");
+            Some(ApiError::new(Code::Stopped, message))
+        } else {
+            None
+        }
+    }
 }
 
 /// The most that one request, or one caller, may ask for.
@@ -86,6 +119,12 @@ pub struct RequestLimits {
     /// Most uploads of one caller in a minute; 0: no limit. Default 60: each
     /// takes the compiler's time.
     pub uploads_per_minute: u32,
+    /// Most generation requests of one caller under way at once; 0, the
+    /// default: no limit.
+    pub per_caller: u32,
+    /// How long a step may take before the engine counts as stuck. Default 5
+    /// minutes: a chunk of a prompt may take one.
+    pub step: Duration,
 }
 
 impl RequestLimits {
@@ -106,31 +145,56 @@ impl Default for RequestLimits {
             choices: 128,
             time: Duration::from_mins(10),
             uploads_per_minute: 60,
+            per_caller: 0,
+            step: Duration::from_mins(5),
         }
     }
 }
 
-/// All routes.
-pub fn router(service: Arc<Service>) -> Router {
-    Router::new()
-        .route("/v1/completions", post(generate::completions))
-        .route("/v1/chat/completions", post(generate::chat_completions))
-        .route("/v1/models", get(models::list))
-        .route("/v1/models/{*id}", get(models::show))
-        .route("/v1/dialects", get(dialect::list))
-        .route("/v1/plugins", get(plugins::list).put(plugins::upload))
-        .route(
+/// Every path, with the methods that it answers.
+fn routes() -> [(&'static str, MethodRouter<Arc<Service>>); 12] {
+    [
+        ("/v1/completions", post(generate::completions)),
+        ("/v1/chat/completions", post(generate::chat_completions)),
+        ("/v1/models", get(models::list)),
+        ("/v1/models/{*id}", get(models::show)),
+        ("/v1/dialects", get(dialect::list)),
+        ("/v1/plugins", get(plugins::list).put(plugins::upload)),
+        (
             "/v1/plugins/{reference}",
             get(plugins::show).delete(plugins::remove),
-        )
-        .route("/v1/plugins/{reference}/enable", post(plugins::enable))
-        .route("/health", get(models::health))
-        .route("/metrics", get(models::metrics))
+        ),
+        ("/v1/plugins/{reference}/enable", post(plugins::enable)),
+        ("/health", get(models::health)),
+        ("/ready", get(models::ready)),
+        ("/metrics", get(models::metrics)),
+        ("/openapi.json", get(openapi::show)),
+    ]
+}
+
+/// All of it.
+pub fn router(service: &Arc<Service>) -> Router {
+    let routes = routes()
+        .into_iter()
+        .fold(Router::new(), |router, (path, methods)| {
+            router.route(path, methods)
+        })
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .layer(middleware::from_fn_with_state(service.clone(), authorize))
+        .layer(middleware::from_fn_with_state(
+            service.clone(),
+            lifecycle::admit,
+        ));
+    service
+        .web
+        .around(routes)
+        .layer(middleware::from_fn_with_state(
+            service.clone(),
+            log::observe,
+        ))
         .layer(middleware::from_fn(mark))
-        .with_state(service)
+        .with_state(service.clone())
 }
 
 async fn no_route(request: Request) -> ApiError {
@@ -154,24 +218,42 @@ async fn authorize(
     let caller = service
         .access
         .check(request.method(), path, request.headers())?;
-    request.extensions_mut().insert(caller);
-    Ok(next.run(request).await)
+    request.extensions_mut().insert(caller.clone());
+    let mut response = next.run(request).await;
+    response.extensions_mut().insert(caller);
+    Ok(response)
 }
 
-/// Gives each response its `x-request-id`, and a panic its own: a 500 for that
-/// request and nobody else.
-async fn mark(request: Request, next: Next) -> Response {
-    let id = format!("req-{}", Uuid::new_v4().simple());
+/// Gives each response its `x-request-id`, that of the request where it has one
+/// that can be passed on, and a panic its own: a 500 for that request and nobody
+/// else.
+async fn mark(mut request: Request, next: Next) -> Response {
+    let id = request_id(request.headers()).unwrap_or_else(new_request_id);
+    request.headers_mut().insert(REQUEST_ID, id.clone());
     let mut answer = std::pin::pin!(next.run(request));
     let mut response = std::future::poll_fn(|context| {
         let poll = catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(context)));
         poll.unwrap_or_else(|_| std::task::Poll::Ready(panicked().into_response()))
     })
     .await;
-    if let Ok(id) = HeaderValue::from_str(&id) {
-        response.headers_mut().insert("x-request-id", id);
-    }
+    response.headers_mut().insert(REQUEST_ID, id);
     response
+}
+
+/// The client's name for its request, unless it is too long or could be taken
+/// for something else in a log.
+fn request_id(headers: &HeaderMap) -> Option<HeaderValue> {
+    const MOST: usize = 128;
+    let id = headers.get(REQUEST_ID)?;
+    let text = id.to_str().ok()?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/+=".contains(c);
+    (!text.is_empty() && text.len() <= MOST && text.chars().all(plain)).then(|| id.clone())
+}
+
+fn new_request_id() -> HeaderValue {
+    let id = format!("req-{}", Uuid::new_v4().simple());
+    // Cannot fail: it has letters and digits.
+    HeaderValue::from_str(&id).unwrap_or_else(|_| HeaderValue::from_static("req-0"))
 }
 
 fn panicked() -> ApiError {

@@ -1,4 +1,5 @@
-//! `GET /v1/models`, `GET /v1/models/{id}`, `GET /health` and `GET /metrics`.
+//! `GET /v1/models`, `GET /v1/models/{id}`, `GET /health`, `GET /ready` and
+//! `GET /metrics`.
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use super::errors::{ApiError, Code};
+use super::errors::ApiError;
 use super::{PathParam, Service, path_param};
 use crate::telemetry;
 
@@ -45,18 +46,29 @@ fn describe(service: &Service, name: &str) -> Value {
     })
 }
 
+/// Whether the process is worth keeping: its engine gets on.
 pub(super) async fn health(State(service): State<Arc<Service>>) -> Result<Json<Value>, ApiError> {
-    if !service.engine.is_alive() {
-        return Err(ApiError::new(Code::Stopped, "the engine has stopped"));
+    match service.failure() {
+        Some(error) => Err(error),
+        None => Ok(status(&service, "ok")),
     }
+}
+
+/// Whether requests are taken now.
+pub(super) async fn ready(State(service): State<Arc<Service>>) -> Result<Json<Value>, ApiError> {
+    service.lifecycle.check()?;
+    match service.failure() {
+        Some(error) => Err(error),
+        None => Ok(status(&service, "ready")),
+    }
+}
+
+fn status(service: &Service, status: &str) -> Json<Value> {
     let stats = service.engine.stats();
-    Ok(Json(
-        json!({"status": "ok", "running": stats.running, "waiting": stats.waiting}),
-    ))
+    Json(json!({"status": status, "running": stats.running, "waiting": stats.waiting}))
 }
 
 pub(super) async fn metrics(State(service): State<Arc<Service>>) -> Response {
-    const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
-    let body = telemetry::exposition(&service.engine.stats());
-    ([(header::CONTENT_TYPE, TEXT_FORMAT)], body).into_response()
+    let body = service.metrics.exposition();
+    ([(header::CONTENT_TYPE, telemetry::MEDIA_TYPE)], body).into_response()
 }

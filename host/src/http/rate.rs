@@ -1,10 +1,13 @@
-//! How often one caller may upload.
+//! How often one caller may upload, and how much it may have under way.
 
+use std::collections::HashMap;
 use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use governor::clock::{Clock, DefaultClock};
 use governor::state::keyed::HashMapStateStore;
 use governor::{Quota, RateLimiter};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::access::Caller;
 use super::errors::{ApiError, Code};
@@ -45,10 +48,69 @@ impl UploadRate {
     }
 }
 
+/// Generation requests of each caller that are under way, by the name of the
+/// token; those without one count together.
+pub struct Concurrency {
+    /// Most of each; 0: as many as they like.
+    most: u32,
+    /// As many callers as there are tokens.
+    callers: Mutex<HashMap<Option<String>, Arc<Semaphore>>>,
+}
+
+impl Concurrency {
+    /// At most so many requests of one caller at once; 0: no limit.
+    pub fn per_caller(most: u32) -> Self {
+        Self {
+            most,
+            callers: Mutex::default(),
+        }
+    }
+
+    /// A place for a request, which it has until the guard is dropped.
+    pub(super) fn enter(
+        &self,
+        Caller(name): &Caller,
+    ) -> Result<Option<OwnedSemaphorePermit>, ApiError> {
+        if self.most == 0 {
+            return Ok(None);
+        }
+        let places = {
+            let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
+            let places = || Arc::new(Semaphore::new(self.most as usize));
+            callers.entry(name.clone()).or_insert_with(places).clone()
+        };
+        places.try_acquire_owned().map(Some).map_err(|_| {
+            let message = format!(
+                "{} requests of this caller are under way, the limit",
+                self.most
+            );
+            ApiError::new(Code::RateLimited, message).after(1)
+        })
+    }
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_caller_has_places_of_its_own() {
+        let places = Concurrency::per_caller(2);
+        for caller in [&Caller(Some("ann".into())), &Caller(None)] {
+            let first = places.enter(caller).unwrap();
+            let _second = places.enter(caller).unwrap();
+            let error = places.enter(caller).unwrap_err();
+            assert_eq!(
+                (error.code, error.retry_after),
+                (Code::RateLimited, Some(1))
+            );
+            drop(first);
+            assert!(places.enter(caller).unwrap().is_some());
+        }
+        let open = Concurrency::per_caller(0);
+        assert!((0..1000).all(|_| open.enter(&Caller(None)).unwrap().is_none()));
+    }
 
     #[test]
     fn each_caller_has_a_rate_of_its_own() {

@@ -19,6 +19,7 @@ use super::field_table::Endpoint;
 use super::fields::{Fields, Given};
 use super::served_model::ServedModel;
 use super::stages::RequestChain;
+use super::tools::Tools;
 use super::{chat, completions, logprobs};
 use crate::engine::{EVENT_BUFFER, LogprobOptions, Submission, TokenId};
 use crate::plugin::{Choices, OpenChain, SequenceInfo};
@@ -59,6 +60,7 @@ struct Terms {
     end_ids: Vec<TokenId>,
     seed: i64,
     stream: Option<StreamOptions>,
+    tools: Option<Tools>,
 }
 
 /// Reads a body and opens the chains it asks for.
@@ -74,12 +76,15 @@ pub(super) fn prepare(
     check_model(fields.take("model").as_ref(), &service.model)?;
     let vocabulary_size = service.engine.model_info().vocabulary_size;
     let dialect = Dialect::read(&mut fields, vocabulary_size)?;
-    let terms = Terms::read(&mut fields, endpoint, service)?;
+    let mut terms = Terms::read(&mut fields, endpoint, service)?;
     let chain = RequestChain::read(&mut fields, dialect, &service.registry, vocabulary_size)?;
     let prompts = match endpoint {
         Endpoint::Chat => {
             let template = service.model.template.as_ref();
-            let ids = chat::read_prompt(&mut fields, &service.model.tokenizer, template)?;
+            terms.tools = Tools::read(&mut fields, template)?;
+            check_calls(&terms, &chain)?;
+            let tools = terms.tools.as_ref();
+            let ids = chat::read_prompt(&mut fields, &service.model.tokenizer, template, tools)?;
             vec![Prompt { ids, text: None }]
         }
         Endpoint::Completions => {
@@ -88,7 +93,11 @@ pub(super) fn prepare(
         }
     };
     check_size(service, &chain, terms.n, prompts.len())?;
-    let ignored = fields.finish()?;
+    let mut ignored = fields.finish()?;
+    if terms.tools.as_ref().is_some_and(|tools| tools.strict) {
+        // Arguments are as the model writes them.
+        ignored.push("tools.function.strict");
+    }
     let prompt_tokens = prompts.iter().map(|prompt| prompt.ids.len()).sum();
     let mut sequences = Vec::new();
     for prompt in prompts {
@@ -102,6 +111,20 @@ pub(super) fn prepare(
         logprobs: terms.logprobs.is_some(),
         ignored,
     })
+}
+
+/// Refuses tools beside a form for the text, in which no call could stand.
+fn check_calls(terms: &Terms, chain: &RequestChain) -> Result<(), ApiError> {
+    match (&terms.tools, chain.constraint()) {
+        (Some(_), Some(field)) => {
+            let message = format!(
+                "`{field}` gives the text a form in which no call could stand: leave it or \
+                 `tools` out"
+            );
+            Err(ApiError::of(Code::ConflictingFields, field, message))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Refuses what could never run, however idle the server is.
@@ -166,6 +189,7 @@ fn open(
             end_entry: terms.endpoint == Endpoint::Completions,
             echo: echo.clone(),
             is_first: index == 0,
+            tools: terms.tools.as_ref().map(Tools::stream),
         };
         let choice = Choice::new(receiver, chain.report(), showing);
         let submission = Submission {
@@ -212,6 +236,7 @@ impl Terms {
                 .integer("seed", seeds)?
                 .map_or_else(random_seed, |seed| seed as i64),
             stream: read_stream(fields)?,
+            tools: None,
         })
     }
 

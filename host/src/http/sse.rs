@@ -9,19 +9,22 @@ use futures_util::stream;
 use serde_json::Value;
 
 use super::choice::{Answers, Update};
+use super::lifecycle::End;
 use super::request::StreamOptions;
 use super::wire::{Reply, Usage};
 
 /// Streams the choices as they grow. A failure is sent as an error object and
-/// ends the stream without `[DONE]`.
+/// ends the stream without `[DONE]`, and so does the `end` of the service.
 pub(super) fn respond(
     answers: Answers,
+    end: End,
     reply: Reply,
     options: StreamOptions,
     prompt_tokens: usize,
 ) -> Response {
     let mut stream = Stream {
         answers,
+        end,
         reply,
         options,
         usage: Usage::of_prompt(prompt_tokens),
@@ -41,6 +44,7 @@ pub(super) fn respond(
 
 struct Stream {
     answers: Answers,
+    end: End,
     reply: Reply,
     options: StreamOptions,
     usage: Usage,
@@ -66,7 +70,11 @@ impl Stream {
             if self.ended {
                 return None;
             }
-            match self.answers.next().await {
+            let news = tokio::select! {
+                news = self.answers.next() => news,
+                error = self.end.come() => Err(error),
+            };
+            match news {
                 Ok(Some((index, update))) => self.show(index, &update),
                 Ok(None) => self.close(),
                 Err(error) => {

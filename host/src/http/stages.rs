@@ -217,6 +217,14 @@ impl RequestChain {
         }
     }
 
+    /// The field that gives the text a form, if one does.
+    pub(super) fn constraint(&self) -> Option<&'static str> {
+        self.origins.iter().find_map(|origin| match origin {
+            Origin::Field(field) => Some(*field),
+            _ => None,
+        })
+    }
+
     /// The field that stands for the stage of this name as a whole.
     fn field_of(&self, stage: &str) -> Option<&'static str> {
         let mut stages = self.labels().zip(&self.origins);

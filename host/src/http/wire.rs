@@ -9,6 +9,7 @@ use super::choice::{Drafted, Finish, Update};
 use super::field_table::Endpoint;
 use super::logprobs::{self, Entry};
 use super::served_model::ServedModel;
+use super::tools::Call;
 use super::unix_seconds;
 use crate::plugin::Explanation;
 use crate::text::Vocabulary;
@@ -29,6 +30,7 @@ pub(super) struct Reply {
 #[derive(Debug, Default)]
 pub(super) struct Ended {
     pub(super) text: String,
+    pub(super) calls: Vec<Call>,
     pub(super) entries: Vec<Entry>,
     pub(super) explained: Vec<Explanation>,
     pub(super) finish: Option<Finish>,
@@ -118,10 +120,7 @@ impl Reply {
     fn choice(&self, index: usize, ended: &Ended) -> Value {
         let text = &ended.text;
         let mut choice = match self.endpoint {
-            Endpoint::Chat => json!({
-                "index": index,
-                "message": {"role": "assistant", "content": text, "refusal": null},
-            }),
+            Endpoint::Chat => json!({"index": index, "message": message(ended)}),
             Endpoint::Completions => json!({"text": text, "index": index}),
         };
         choice["logprobs"] = self.logprobs(&ended.entries);
@@ -151,9 +150,15 @@ impl Reply {
     pub(super) fn chunks(&self, index: usize, update: &Update) -> Vec<Value> {
         let mut chunks = Vec::new();
         let (mut entries, mut explained) = (&update.entries[..], &update.explained[..]);
-        let has_more = !entries.is_empty() && update.end.is_none();
+        let has_more = !entries.is_empty() && update.end.is_none() && update.calls.is_empty();
         if !update.text.is_empty() || has_more {
             let choice = self.delta(index, Some(&update.text), entries);
+            chunks.push(self.chunk(choice, index, explained, None));
+            (entries, explained) = (&[], &[]);
+        }
+        if !update.calls.is_empty() {
+            let mut choice = self.delta(index, None, entries);
+            choice["delta"]["tool_calls"] = update.calls.iter().map(call_delta).collect();
             chunks.push(self.chunk(choice, index, explained, None));
             (entries, explained) = (&[], &[]);
         }
@@ -218,6 +223,33 @@ impl Reply {
             "choices": choices,
         })
     }
+}
+
+/// What the assistant says, and what it calls.
+fn message(ended: &Ended) -> Value {
+    let mut message = json!({"role": "assistant", "content": ended.text, "refusal": null});
+    if !ended.calls.is_empty() {
+        if ended.text.is_empty() {
+            message["content"] = Value::Null;
+        }
+        message["tool_calls"] = ended.calls.iter().map(call).collect();
+    }
+    message
+}
+
+fn call(call: &Call) -> Value {
+    json!({
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments},
+    })
+}
+
+/// A whole call in one chunk.
+fn call_delta(called: &Call) -> Value {
+    let mut delta = call(called);
+    delta["index"] = called.index.into();
+    delta
 }
 
 /// Writes how a choice ended, or that it has not; a stop string that was found

@@ -23,6 +23,7 @@ mod to_json;
 mod tokenizer;
 mod tokenizer_config;
 mod tokenizer_json;
+mod tools;
 mod vocabulary;
 
 pub use detokenizer::Detokenizer;
@@ -32,6 +33,7 @@ pub use stream::{Delta, TextStream};
 pub use template::{ChatInput, ChatTemplate, TemplateError};
 pub use tokenizer::{Tokenizer, TokenizerError};
 pub use tokenizer_config::TokenizerConfig;
+pub use tools::{Parsed, ToolCall, ToolFormat, ToolStream};
 pub use vocabulary::Vocabulary;
 
 /// What a caught panic said.

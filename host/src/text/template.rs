@@ -13,6 +13,7 @@ use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 use serde_json::{Map, Value as Json};
 
+use super::ToolFormat;
 use super::to_json::to_json;
 
 /// Work that one rendering may do: instructions, and 64-byte blocks of text.
@@ -64,6 +65,7 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     bos_token: Option<String>,
     eos_token: Option<String>,
+    tool_format: Option<ToolFormat>,
 }
 
 /// The error behind `raise_exception`.
@@ -91,7 +93,13 @@ impl ChatTemplate {
             environment: load().map_err(|error| TemplateError::Syntax(sentence(&error)))?,
             bos_token,
             eos_token,
+            tool_format: ToolFormat::of_template(source),
         })
+    }
+
+    /// How it has the model call tools; none if it shows it none.
+    pub fn tool_format(&self) -> Option<ToolFormat> {
+        self.tool_format
     }
 
     /// The text of a chat. It names special tokens, BOS among them where the
