@@ -1,20 +1,23 @@
 //! Models on MLX: from files to logits.
 //!
-//! [`Checkpoint::open`] reads what a model's files say and checks them;
-//! [`load`] reads the weights and gives a [`Model`](crate::engine::Model). The
-//! checkpoint also holds what text needs: tokenizer, chat template, ends.
+//! [`ModelSource::fetch`] finds a model's files, or fetches them;
+//! [`Checkpoint::open`] reads what they say and checks it; [`load`] reads the
+//! weights and gives a [`Model`](crate::engine::Model). The checkpoint also
+//! holds what text needs: tokenizer, chat template, ends.
 //!
 //! ```text
-//! GGUF file ──── gguf ───┐                            ┌─ operations::host ─ sluice-kernels
-//!                        ├─ Checkpoint ─ families::* ─┤
-//! folder ─────── folder ─┘      weights               └─ operations::plain ─ MLX alone
+//! GGUF file ──── gguf ───┐                                   ┌─ operations::host ─ sluice-kernels
+//!                        ├─ Checkpoint ─ families ─ decoder ─┤
+//! folder ─────── folder ─┘      weights                      └─ operations::plain ─ MLX alone
 //! ```
 //!
-//! A family computes with products of each [`Matrix`] and with [`Operations`]
-//! for the rest of a layer: on the CPU functions of `sluice-kernels`, run by MLX
-//! in its stream, which read quantised weights as they are; on a GPU MLX's own. One thread loads a model and uses it, for MLX's
-//! streams belong to threads. Nothing here knows of text, HTTP or plugins, and
-//! nothing trusts a file: MLX reads beyond the end of a short one.
+//! A family says what its configuration means; the decoder computes it, with
+//! products of each [`Matrix`] and with [`Operations`] for the rest of a layer:
+//! on the CPU functions of `sluice-kernels`, run by MLX in its stream, which
+//! read quantised weights as they are; on a GPU MLX's own. One thread loads a
+//! model and uses it, for MLX's streams belong to threads. Nothing here knows
+//! of text, HTTP or plugins, and nothing trusts a file: MLX reads beyond the
+//! end of a short one.
 //!
 //! [`Matrix`]: matrix::Matrix
 //! [`Operations`]: operations::Operations

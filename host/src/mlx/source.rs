@@ -86,3 +86,40 @@ pub(super) fn lock(path: &Path) -> Result<File, String> {
         .and_then(|file| file.lock().map(|()| file))
         .map_err(|error| format!("could not lock {}: {error}", path.display()))
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use tempfile::tempdir;
+
+    use super::*;
+
+    #[test]
+    fn a_model_is_a_path_unless_it_is_one_of_the_hub() {
+        let parsed = |text: &str| text.parse::<ModelSource>();
+        let path = parsed("models/hf/a.gguf").unwrap();
+        assert_eq!(path, ModelSource::Path("models/hf/a.gguf".into()));
+        assert_eq!(path.name(), None);
+        let hub = parsed("hf:Qwen/Qwen3-0.6B@main").unwrap();
+        assert_eq!(hub.name(), Some("Qwen/Qwen3-0.6B"));
+        assert!(parsed("hf:Qwen3").unwrap_err().contains("hf:OWNER/NAME"));
+    }
+
+    #[test]
+    fn offline_nothing_is_fetched() {
+        let folder = tempdir().unwrap();
+        let shelf = Shelf {
+            cache: folder.path().to_owned(),
+            hub: Hub::from_env(Some(folder.path())),
+            offline: true,
+        };
+        for (source, name) in [
+            (ModelSource::Default, "the default model"),
+            ("hf:a/b".parse().unwrap(), "`hf:a/b@main`"),
+        ] {
+            let error = source.fetch(&shelf, &mut |_| ()).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains("offline"), "{error}");
+        }
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+}

@@ -9,7 +9,7 @@ mod name;
 
 use std::{
     collections::BTreeSet,
-    fs,
+    fmt, fs,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
 };
@@ -31,7 +31,7 @@ const ENDPOINT: &str = "https://huggingface.co";
 const RETRIES: usize = 4;
 
 /// A hub, and where its models are kept.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Hub {
     /// Without a slash at the end.
     pub endpoint: String,
@@ -39,6 +39,16 @@ pub struct Hub {
     pub folder: PathBuf,
     /// For repositories that are not public.
     pub token: Option<String>,
+}
+
+/// Without the token.
+impl fmt::Debug for Hub {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hub")
+            .field("endpoint", &self.endpoint)
+            .field("folder", &self.folder)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What the hub says of a repository at a revision.

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod answer;
+mod blocks;
 mod company;
 mod families;
 mod gguf;
