@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::Receiver;
 
 use super::arms::{Chooser, NativeSequence};
+use super::clock::Clock;
 use super::{Arm, BenchArgs, BenchError};
 use crate::assemble::assemble;
 use crate::config::ModelConfig;
@@ -28,6 +29,7 @@ pub(super) struct Bench {
 /// One row of a batch that decodes.
 pub(super) struct DecodingRow {
     events: Receiver<Event>,
+    pub(super) clock: Clock,
 }
 
 impl Bench {
@@ -99,7 +101,9 @@ impl Bench {
         }
         let prompt = self.prompt(row, prompt_tokens);
         let max_tokens = (tokens + ahead(batch, prompt_tokens)).min(most);
+        let clock = Clock::default();
         let chain = self.open(arm, row, &prompt, max_tokens)?;
+        let chain = clock.around(chain, self.engine.clone());
         let (events, receiver) = tokio::sync::mpsc::channel(EVENT_BUFFER.max(max_tokens as usize));
         self.engine.submit(Submission {
             prompt,
@@ -109,7 +113,10 @@ impl Bench {
             logprobs: None,
             events,
         })?;
-        Ok(DecodingRow { events: receiver })
+        Ok(DecodingRow {
+            events: receiver,
+            clock,
+        })
     }
 
     /// Opens the chain of a row.

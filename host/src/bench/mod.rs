@@ -11,6 +11,7 @@
 //! machine meets all of them, and are compared within a round.
 
 mod arms;
+mod clock;
 mod engine;
 mod memory;
 mod opening;

@@ -1,6 +1,6 @@
 //! Decode steps, the arms in turn.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use indicatif::ProgressBar;
 use serde_json::Value;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::engine::{Bench, DecodingRow};
 use super::memory::Memory;
 use super::{Arm, BenchArgs, BenchError, report};
-use crate::engine::{Stats, TokenId};
+use crate::engine::TokenId;
 
 /// Steps of each arm in the round that warms up.
 const WARM_UP: u32 = 4;
@@ -89,28 +89,22 @@ fn round(bench: &Bench, case: Case, n_steps: u32) -> Result<Round, BenchError> {
         tokens = vec![row.next()?];
     }
     // All rows decode now. The last one to join has the most tokens left.
-    let before = bench.engine.stats();
-    let mut steps = Vec::with_capacity(n_steps as usize);
-    if let Some(row) = rows.last_mut() {
-        let mut last = Instant::now();
-        for _ in 0..n_steps {
-            tokens.push(row.next()?);
-            let now = Instant::now();
-            steps.push(now - last);
-            last = now;
-        }
+    let Some(row) = rows.last_mut() else {
+        return Ok(Round::default());
+    };
+    for _ in 0..n_steps {
+        tokens.push(row.next()?);
     }
-    let Stats {
-        steps: n_counted,
-        step,
-        chain,
-        ..
-    } = bench.engine.stats();
+    let (steps, before, after) = row.clock.steps(n_steps as usize).ok_or_else(|| {
+        BenchError::Ended(format!(
+            "not all of {n_steps} tokens were chosen by the chain"
+        ))
+    })?;
     Ok(Round {
         steps,
-        n_counted: n_counted.saturating_sub(before.steps),
-        counted: step.saturating_sub(before.step),
-        chain: chain.saturating_sub(before.chain),
+        n_counted: after.steps.saturating_sub(before.steps),
+        counted: after.step.saturating_sub(before.step),
+        chain: after.chain.saturating_sub(before.chain),
         tokens,
     })
 }

@@ -6,9 +6,11 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::arms::{ARMS, RATIOS};
+use super::clock::Clock;
 use super::report::{Spread, of_rounds};
 use super::rounds::{Case, Round, check_same};
 use super::{Arm, BenchArgs, BenchError};
+use crate::engine::{self, EngineConfig, Event, Model, ModelError, ModelInfo, Submission, fake};
 
 #[derive(Debug, clap::Parser)]
 struct Command {
@@ -193,4 +195,43 @@ fn native_code_has_to_choose_the_same_tokens() {
             other: "default"
         }
     ));
+}
+
+/// Five tokens are four steps, whenever they are read; and the engine ends
+/// although chains hold a way to it.
+#[test]
+fn a_clock_counts_steps_as_they_are_taken() {
+    let info = ModelInfo {
+        vocabulary_size: 2,
+        tokenizer_size: 2,
+        end_of_sequence: vec![],
+        context_length: 16,
+    };
+    let config = EngineConfig {
+        draft_rows: 0,
+        ..EngineConfig::default()
+    };
+    let build = || {
+        let model = fake::ScriptedModel::new(2, |_: &[u32]| vec![0.0, 1.0]);
+        Ok::<_, ModelError>(Box::new(model) as Box<dyn Model>)
+    };
+    let (engine, thread) = engine::spawn(config, info, build).unwrap();
+    let clock = Clock::default();
+    let (events, mut receiver) = tokio::sync::mpsc::channel(16);
+    let submission = Submission {
+        prompt: vec![0],
+        max_tokens: 5,
+        end_ids: vec![],
+        chain: clock.around(fake::greedy(), engine.clone()),
+        logprobs: None,
+        events,
+    };
+    engine.submit(submission).unwrap();
+    while !matches!(receiver.blocking_recv(), Some(Event::Finished(_))) {}
+    let (steps, before, after) = clock.steps(4).unwrap();
+    assert_eq!(steps.len(), 4);
+    assert_eq!(after.steps - before.steps, 4);
+    assert!(clock.steps(5).is_none());
+    drop(engine);
+    thread.join().unwrap();
 }
