@@ -77,6 +77,7 @@ async fn what_was_answered_is_counted() {
         ("sluice_plugin_faults_total{plugin=\"sampler\"}", 0.0),
         ("sluice_sequences_running", 0.0),
         ("sluice_sequences_waiting", 0.0),
+        ("sluice_cache_claimed_tokens", 0.0),
     ] {
         assert_eq!(figure(&text, name), Some(expected), "{name}\n{text}");
     }
@@ -98,6 +99,7 @@ async fn what_was_answered_is_counted() {
     at_least("sluice_time_to_first_token_seconds_count", 4.0);
     at_least("sluice_inter_token_seconds_count", 4.0);
     at_least("sluice_steps_total", 8.0);
+    at_least("sluice_cache_kept_tokens", 0.0);
     let step = figure(&text, "sluice_step_seconds_total").unwrap();
     let forward = figure(&text, "sluice_forward_seconds_total").unwrap();
     let chain = figure(&text, "sluice_chain_seconds_total").unwrap();

@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::{
     io::{BufRead, BufReader},
     path::Path,
-    process::{Child, ChildStdout, Command, Stdio},
+    process::{Child, ChildStdout, Command, ExitStatus, Stdio},
     sync::OnceLock,
 };
 
@@ -190,9 +190,15 @@ impl Killable {
         self.child.id()
     }
 
+    /// Waits until it has ended by itself.
+    pub fn exit(&mut self) -> ExitStatus {
+        self.child.wait().unwrap()
+    }
+
     /// Ends it with SIGKILL.
     pub fn kill(&mut self) {
-        self.child.kill().unwrap();
+        // An error says that it has ended before.
+        let _ = self.child.kill();
         self.child.wait().unwrap();
     }
 }

@@ -51,6 +51,10 @@ pub struct Stats {
     pub steps: u64,
     /// Sequences that had to make room and were computed again.
     pub preempted: u64,
+    /// Tokens of the KV cache that running sequences claim, and those kept for
+    /// prompts to come.
+    pub claimed_tokens: usize,
+    pub kept_tokens: usize,
     /// Rows computed, prefill and decode.
     pub rows: u64,
     /// Wall time of all steps.
@@ -108,6 +112,8 @@ pub(super) struct Counters {
     progress: Progress,
     queued: AtomicUsize,
     running: AtomicUsize,
+    claimed_tokens: AtomicUsize,
+    kept_tokens: AtomicUsize,
     steps: AtomicU64,
     preempted: AtomicU64,
     rows: AtomicU64,
@@ -140,6 +146,12 @@ impl Counters {
 
     pub(super) fn running(&self, running: usize) {
         self.running.store(running, Relaxed);
+    }
+
+    /// Notes how much of the KV cache is in use.
+    pub(super) fn cache(&self, claimed_tokens: usize, kept_tokens: usize) {
+        self.claimed_tokens.store(claimed_tokens, Relaxed);
+        self.kept_tokens.store(kept_tokens, Relaxed);
     }
 
     /// Counts sequences that went back to the waiting queue.
@@ -221,6 +233,8 @@ impl Handle {
             waiting: c.queued.load(Relaxed),
             steps: c.steps.load(Relaxed),
             preempted: c.preempted.load(Relaxed),
+            claimed_tokens: c.claimed_tokens.load(Relaxed),
+            kept_tokens: c.kept_tokens.load(Relaxed),
             rows: c.rows.load(Relaxed),
             step: time(&c.step_ns),
             forward: time(&c.forward_ns),

@@ -85,10 +85,19 @@ impl Scheduler {
         }
     }
 
+    /// Tokens of the cache that running sequences claim.
+    pub(super) fn claimed_tokens(&self) -> usize {
+        self.running.iter().map(Sequence::claim).sum()
+    }
+
+    /// Tokens of the cache that are kept for prompts to come.
+    pub(super) fn kept_tokens(&self) -> usize {
+        self.prefixes.n_tokens()
+    }
+
     /// Tokens of the cache that running sequences do not claim.
     fn free_tokens(&self) -> usize {
-        let claimed: usize = self.running.iter().map(Sequence::claim).sum();
-        self.config.kv_tokens.saturating_sub(claimed)
+        self.config.kv_tokens.saturating_sub(self.claimed_tokens())
     }
 
     /// Makes room in the cache for what running sequences hold now: what is

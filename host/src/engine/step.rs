@@ -174,6 +174,11 @@ impl Engine {
         }
         self.retire();
         self.counters.running(self.scheduler.running());
+        let (claimed, kept) = (
+            self.scheduler.claimed_tokens(),
+            self.scheduler.kept_tokens(),
+        );
+        self.counters.cache(claimed, kept);
     }
 
     fn retire(&mut self) {

@@ -245,6 +245,16 @@ impl Collector for Figures {
                 stats.waiting,
             ),
             (
+                "sluice_cache_claimed_tokens",
+                "Tokens of the KV cache that running sequences claim",
+                stats.claimed_tokens,
+            ),
+            (
+                "sluice_cache_kept_tokens",
+                "Tokens of the KV cache that are kept for prompts to come",
+                stats.kept_tokens,
+            ),
+            (
                 "sluice_plugin_memory_bytes",
                 "Memory of all plugin instances",
                 self.runtime.memory_bytes(),

@@ -18,15 +18,17 @@ use serde_json::{Map, Value, json};
 use super::Service;
 use super::errors::Code;
 use super::field_table::Endpoint;
-use crate::plugin::{Plugin, Registry};
+use crate::plugin::{Kind, Plugin, Registry};
 use operations::{Answer, Body, OPERATIONS, Operation};
 
 pub(super) async fn show(State(service): State<Arc<Service>>) -> Json<Value> {
-    Json(document(&service.registry, service.access.has_tokens()))
+    Json(document(&service))
 }
 
 /// The document, in OpenAPI 3.1.
-fn document(registry: &Registry, secured: bool) -> Value {
+fn document(service: &Service) -> Value {
+    let registry = &*service.registry;
+    let secured = service.access.has_tokens();
     let mut paths = Map::new();
     for operation in OPERATIONS {
         let path = paths.entry(operation.path).or_insert_with(|| json!({}));
@@ -38,7 +40,9 @@ fn document(registry: &Registry, secured: bool) -> Value {
         ("CompletionRequest", Endpoint::Completions),
         ("ChatCompletionRequest", Endpoint::Chat),
     ] {
-        schemas.insert(name.into(), fields::request(endpoint, registry));
+        let mut request = fields::request(endpoint, registry);
+        request["properties"]["model"] = json!({"enum": [service.model.id, null]});
+        schemas.insert(name.into(), request);
     }
     let plugins = registry.list();
     schemas.insert("Stage".into(), stage_schema(registry, &plugins));
@@ -194,10 +198,10 @@ fn error_schema() -> Value {
     }))}))
 }
 
-/// A stage of `processors` or `chain`: where it names a plugin that is there
-/// now, its parameters are those of that plugin.
+/// A stage of `processors` or `chain`: one of the plugins that are there now,
+/// with its parameters.
 fn stage_schema(registry: &Registry, plugins: &[Arc<Plugin>]) -> Value {
-    let branches: Vec<_> = plugins
+    let stages: Vec<_> = plugins
         .iter()
         .map(|plugin| {
             let mut names = vec![
@@ -208,28 +212,27 @@ fn stage_schema(registry: &Registry, plugins: &[Arc<Plugin>]) -> Value {
             if newest.is_some_and(|newest| Arc::ptr_eq(&newest, plugin)) {
                 names.push(plugin.name.clone());
             }
+            let on_fault = match plugin.kind {
+                Kind::TokenProcessor => json!(["fail", "skip", "wait", null]),
+                Kind::LogitsProcessor | Kind::Sampler => json!(["fail", null]),
+            };
             json!({
-                "if": {"properties": {"plugin": {"enum": names}}, "required": ["plugin"]},
-                "then": {"properties": {"params": {"anyOf": [
-                    reference(&component_name(plugin)), {"type": "null"},
-                ]}}},
+                "type": "object",
+                "description": plugin.summary,
+                "properties": {
+                    "plugin": {"enum": names},
+                    "params": {"anyOf": [reference(&component_name(plugin)), {"type": "null"}]},
+                    "on_fault": {"enum": on_fault},
+                },
+                "required": ["plugin"],
+                "additionalProperties": false,
             })
         })
         .collect();
     json!({
-        "type": "object",
-        "properties": {
-            "plugin": {
-                "type": "string",
-                "description": "`name`, which means the newest version, `name@version` or \
-                                `sha256:…`.",
-            },
-            "params": {"type": ["object", "null"]},
-            "on_fault": {"enum": ["fail", "skip", "wait", null]},
-        },
-        "required": ["plugin"],
-        "additionalProperties": false,
-        "allOf": branches,
+        "description": "A plugin by `name`, which means the newest version, `name@version` or \
+                        `sha256:…`.",
+        "anyOf": stages,
     })
 }
 
