@@ -6,15 +6,19 @@ use std::time::{Duration, Instant};
 
 use crate::engine::{Chain, Fault, Handle, Plan, Stats, TokenId};
 
-/// What is noted when a token is chosen.
-struct Tick {
-    at: Instant,
-    stats: Stats,
+/// What is noted of a row.
+#[derive(Default)]
+struct Notes {
+    /// When each token was chosen.
+    chosen: Vec<Instant>,
+    /// What the engine had counted when each token was planned: the steps before
+    /// the one that chose it.
+    counted: Vec<Stats>,
 }
 
-/// The ticks of one row.
+/// The notes of one row.
 #[derive(Clone, Default)]
-pub(super) struct Clock(Arc<Mutex<Vec<Tick>>>);
+pub(super) struct Clock(Arc<Mutex<Notes>>);
 
 impl Clock {
     /// The chain, with its tokens noted. `engine` says what it has counted.
@@ -26,17 +30,19 @@ impl Clock {
         })
     }
 
-    fn ticks(&self) -> MutexGuard<'_, Vec<Tick>> {
+    fn notes(&self) -> MutexGuard<'_, Notes> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The time from each of the first `n_steps` + 1 tokens to the next, and what
-    /// the engine counted before and after; absent until they are chosen.
+    /// the engine had counted before and after those steps, of which the one that
+    /// ended the prompt is none. Absent until another token is planned.
     pub(super) fn steps(&self, n_steps: usize) -> Option<(Vec<Duration>, Stats, Stats)> {
-        let ticks = self.ticks();
-        let ticks = ticks.get(..=n_steps)?;
-        let steps = ticks.windows(2).map(|pair| pair[1].at - pair[0].at);
-        Some((steps.collect(), ticks[0].stats, ticks[n_steps].stats))
+        let notes = self.notes();
+        let (before, after) = (notes.counted.get(1)?, notes.counted.get(n_steps + 1)?);
+        let chosen = notes.chosen.get(..=n_steps)?;
+        let steps = chosen.windows(2).map(|pair| pair[1] - pair[0]);
+        Some((steps.collect(), *before, *after))
     }
 }
 
@@ -48,15 +54,13 @@ struct Timed {
 
 impl Chain for Timed {
     fn plan(&mut self, accepted: &[TokenId]) -> Result<Plan, Fault> {
+        self.clock.notes().counted.push(self.engine.stats());
         self.chain.plan(accepted)
     }
 
     fn finish(&mut self, row: &mut [f32]) -> Result<TokenId, Fault> {
         let token = self.chain.finish(row);
-        self.clock.ticks().push(Tick {
-            at: Instant::now(),
-            stats: self.engine.stats(),
-        });
+        self.clock.notes().chosen.push(Instant::now());
         token
     }
 

@@ -80,7 +80,7 @@ fn cases(args: &BenchArgs) -> Vec<Case> {
 
 /// Lets a batch decode so many steps.
 fn round(bench: &Bench, case: Case, n_steps: u32) -> Result<Round, BenchError> {
-    let start = |row| bench.start(case.arm, case.batch, row, case.prompt_tokens, n_steps + 1);
+    let start = |row| bench.start(case.arm, case.batch, row, case.prompt_tokens, n_steps + 2);
     let mut rows = (0..case.batch)
         .map(start)
         .collect::<Result<Vec<DecodingRow>, _>>()?;
@@ -92,7 +92,8 @@ fn round(bench: &Bench, case: Case, n_steps: u32) -> Result<Round, BenchError> {
     let Some(row) = rows.last_mut() else {
         return Ok(Round::default());
     };
-    for _ in 0..n_steps {
+    // One more, which is planned after the last step that counts.
+    for _ in 0..=n_steps {
         tokens.push(row.next()?);
     }
     let (steps, before, after) = row.clock.steps(n_steps as usize).ok_or_else(|| {
