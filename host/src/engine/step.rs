@@ -14,6 +14,11 @@ use std::{
 /// stack to turn that into a trap.
 pub(super) const GUEST_STACK: usize = 8 << 20;
 
+/// What the plans of a step may take together to be made before its forward
+/// pass: waking the workers up takes about as long, and where the forward pass
+/// uses all processors they take their time from it.
+const QUICK: Duration = Duration::from_micros(200);
+
 pub(super) struct Engine {
     model: Box<dyn Model>,
     pub(super) scheduler: Scheduler,
@@ -204,11 +209,10 @@ impl Engine {
     }
 }
 
-/// Whether these sequences will plan, as far as their last plans tell, in less
-/// time than it takes to wake up the workers.
+/// Whether these sequences will plan, as far as their last plans tell, in so
+/// little time that it is not worth handing them over.
 fn plans_are_quick(sequences: &mut [Mutex<&mut Sequence>]) -> bool {
-    let limit: u64 = std::env::var("SLUICE_T_PLAN").map_or(50, |x| x.parse().unwrap_or(50));
-    let mut left = Duration::from_micros(limit);
+    let mut left = QUICK;
     sequences.iter_mut().all(|sequence| {
         let time = sequence.get_mut().ok().and_then(|s| s.plan_time);
         match time.and_then(|time| left.checked_sub(time)) {
