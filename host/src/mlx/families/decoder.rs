@@ -248,6 +248,17 @@ impl Decoder {
             None => Ok(output),
         }
     }
+
+    fn pass(&mut self, rows: &[Row]) -> Result<(), ModelError> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        self.check(rows)?;
+        self.operations.begin(rows)?;
+        let stream = self.operations.stream().clone();
+        with_stream(&stream, || self.compute(rows, &stream))
+            .map_err(|exception| ModelError(format!("MLX: {}", message(&exception))))
+    }
 }
 
 impl Model for Decoder {
@@ -256,15 +267,11 @@ impl Model for Decoder {
     }
 
     fn forward(&mut self, rows: &[Row]) -> Result<(), ModelError> {
-        if rows.is_empty() {
+        let computed = self.pass(rows);
+        if rows.is_empty() || computed.is_err() {
             self.logits.clear();
-            return Ok(());
         }
-        self.check(rows)?;
-        self.operations.begin(rows)?;
-        let stream = self.operations.stream().clone();
-        with_stream(&stream, || self.compute(rows, &stream))
-            .map_err(|exception| ModelError(format!("MLX: {}", message(&exception))))
+        computed
     }
 
     fn logits(&mut self) -> &mut [f32] {
