@@ -80,9 +80,9 @@ def first_use_s(url: str, component: bytes) -> float:
     return elapsed
 
 
-def unseen(component: bytes, name: bytes) -> bytes:
-    """A component under another name of the same length, and with a custom
-    section more, so that no cache knows it."""
+def unseen(component: bytes, name: bytes, number: int) -> bytes:
+    """A component under another name of the same length, for a version is never
+    other bytes, and with a custom section more, so that no cache knows it."""
     payload = b"\x05bench" + str(time.time_ns()).encode()
-    renamed = component.replace(name, name[:-1] + b"q")
+    renamed = component.replace(name, name[:-2] + f"{number % 100:02}".encode())
     return renamed + bytes([0, len(payload)]) + payload

@@ -186,8 +186,8 @@ def copies(figures: Figures, drafts: str, none: str, rounds: int) -> None:
 
 def uploads(figures: Figures, url: str, rounds: int) -> None:
     name, path = UPLOADED
-    for _ in range(rounds):
-        component = clients.unseen(path.read_bytes(), name.encode())
+    for number in range(rounds):
+        component = clients.unseen(path.read_bytes(), name.encode(), number)
         figures.values["first use s"].append(clients.first_use_s(url, component))
 
 
