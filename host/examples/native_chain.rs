@@ -16,7 +16,7 @@ use clap::Parser;
 use sluice::bench::{self, Arm, NativeSequence};
 use sluice::config::{Cli, Command};
 use sluice::engine::{Chain, Fault, Plan, TokenId};
-use sluice::plugin::{CompileTask, compile_child};
+use sluice::plugin::compile_child;
 use sluice_contract::chance::Chance;
 use sluice_kernels::row;
 use sluice_plugin::logits::Candidates;
@@ -53,27 +53,7 @@ fn main() -> ExitCode {
             }
         }
         // The shipped plugins are compiled by whoever uses them first.
-        Command::PluginCompile {
-            output,
-            vocabulary,
-            snapshot,
-            shipped,
-            compile_seconds,
-            compile_bytes,
-            memory_bytes,
-            open_ms,
-            parent,
-        } => compile_child(&CompileTask {
-            output,
-            vocabulary,
-            snapshot,
-            shipped,
-            compile_seconds,
-            compile_bytes,
-            memory_bytes,
-            open_ms,
-            parent,
-        }),
+        Command::PluginCompile(task) => compile_child(&task),
         _ => {
             eprintln!("error: this program has the command `bench` alone");
             ExitCode::FAILURE

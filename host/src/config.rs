@@ -49,34 +49,7 @@ pub enum Command {
     Plugin(PluginCommand),
     /// Compile one plugin from standard input, for the server itself
     #[command(hide = true)]
-    PluginCompile {
-        /// Where the result goes.
-        output: PathBuf,
-        /// The model's vocabulary, as the server wrote it.
-        #[arg(long)]
-        vocabulary: Option<PathBuf>,
-        /// Compile what the plugin's `prepare` leaves.
-        #[arg(long, requires = "vocabulary")]
-        snapshot: bool,
-        /// The server waits for it at its start.
-        #[arg(long)]
-        shipped: bool,
-        /// Processor time of one compilation.
-        #[arg(long)]
-        compile_seconds: u64,
-        /// Address space of one compilation.
-        #[arg(long)]
-        compile_bytes: u64,
-        /// Memory of one instance.
-        #[arg(long)]
-        memory_bytes: u64,
-        /// Deadline of `describe`, in milliseconds.
-        #[arg(long)]
-        open_ms: u64,
-        /// The process that waits for the answer.
-        #[arg(long)]
-        parent: u32,
-    },
+    PluginCompile(plugin::CompileTask),
 }
 
 impl Cli {
@@ -500,25 +473,14 @@ mod tests {
             "--parent",
             "7",
         ];
-        let Command::PluginCompile {
-            output,
-            vocabulary,
-            snapshot,
-            shipped,
-            compile_seconds,
-            compile_bytes,
-            memory_bytes,
-            open_ms,
-            parent,
-        } = parse(&arguments).unwrap()
-        else {
+        let Command::PluginCompile(task) = parse(&arguments).unwrap() else {
             panic!("another command");
         };
-        assert_eq!(output, PathBuf::from("out.bin"));
-        assert_eq!(vocabulary, Some(PathBuf::from("v")));
-        assert!(snapshot && !shipped);
-        assert_eq!((compile_seconds, compile_bytes), (40, 2 << 30));
-        assert_eq!((memory_bytes, open_ms, parent), (4096, 5, 7));
+        assert_eq!(task.output, PathBuf::from("out.bin"));
+        assert_eq!(task.vocabulary, Some(PathBuf::from("v")));
+        assert!(task.snapshot && !task.shipped);
+        assert_eq!((task.compile_seconds, task.compile_bytes), (40, 2 << 30));
+        assert_eq!((task.memory_bytes, task.open_ms, task.parent), (4096, 5, 7));
         let without = |name: &str| {
             let at = arguments.iter().position(|argument| *argument == name);
             let at = at.unwrap();

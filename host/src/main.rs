@@ -8,29 +8,7 @@ use sluice::{author, bench, perplexity, plugin, serve, telemetry};
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().into_command() {
-        Command::PluginCompile {
-            output,
-            vocabulary,
-            snapshot,
-            shipped,
-            compile_seconds,
-            compile_bytes,
-            memory_bytes,
-            open_ms,
-            parent,
-        } => {
-            return plugin::compile_child(&plugin::CompileTask {
-                output,
-                vocabulary,
-                snapshot,
-                shipped,
-                compile_seconds,
-                compile_bytes,
-                memory_bytes,
-                open_ms,
-                parent,
-            });
-        }
+        Command::PluginCompile(task) => return plugin::compile_child(&task),
         Command::Plugin(command) => match author::run(command) {
             Ok(true) => return ExitCode::SUCCESS,
             Ok(false) => return ExitCode::FAILURE,

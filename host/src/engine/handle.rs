@@ -61,10 +61,11 @@ pub struct Stats {
     pub step: Duration,
     /// Wall time of all forward passes.
     pub forward: Duration,
-    /// What plans that outlasted the forward pass added to that.
+    /// What plans added to that: those made before the forward pass, and those
+    /// that outlasted it.
     pub plan: Duration,
-    /// What the chains added to that: plans that outlasted the forward pass,
-    /// edits, logits processors and samplers.
+    /// What the chains added to that: those plans, edits, logits processors and
+    /// samplers.
     pub chain: Duration,
 }
 
@@ -134,10 +135,10 @@ impl Counters {
         add(&self.step_ns, time);
     }
 
-    pub(super) fn forward(&self, forward: Duration, plans_waited_for: Duration) {
+    pub(super) fn forward(&self, forward: Duration, plans: Duration) {
         add(&self.forward_ns, forward);
-        add(&self.plan_ns, plans_waited_for);
-        add(&self.chain_ns, plans_waited_for);
+        add(&self.plan_ns, plans);
+        add(&self.chain_ns, plans);
     }
 
     pub(super) fn chosen(&self, time: Duration) {

@@ -123,8 +123,9 @@ impl Scheduler {
     }
 
     /// Fills `rows` with the next step: every sequence that only lacks its
-    /// newest token, with a draft of what follows it, and prompt tokens up to the chunk size, oldest sequence
-    /// first. A prompt begins with what others have computed of it.
+    /// newest token, with a draft of what follows it, and prompt tokens up to the
+    /// chunk size, oldest sequence first. A prompt begins with what others have
+    /// computed of it.
     pub(super) fn schedule(&mut self, rows: &mut Vec<Row>, model: &mut dyn Model) {
         rows.clear();
         let mut budget = self.config.prefill_chunk.max(1);

@@ -38,27 +38,35 @@ const MAX_NAME_BYTES: usize = 64;
 const MAX_SUMMARY_BYTES: usize = 500;
 
 /// What a child process is to do.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct CompileTask {
     /// Where the code goes.
     pub output: PathBuf,
     /// The vocabulary of the loaded model, in a file that the server wrote.
+    #[arg(long)]
     pub vocabulary: Option<PathBuf>,
     /// Whether the code's memory is to be what `prepare` leaves; the
     /// description is known then.
+    #[arg(long, requires = "vocabulary")]
     pub snapshot: bool,
     /// Whether it came with the server, which waits for it at its start.
+    #[arg(long)]
     pub shipped: bool,
     /// Processor time of one compilation.
+    #[arg(long)]
     pub compile_seconds: u64,
     /// Address space of one compilation, beside what the process has at its
     /// start.
+    #[arg(long)]
     pub compile_bytes: u64,
     /// Memory of one instance.
+    #[arg(long)]
     pub memory_bytes: u64,
-    /// Deadline of `describe`.
+    /// Deadline of `describe`, in milliseconds.
+    #[arg(long)]
     pub open_ms: u64,
     /// The process that waits for the answer.
+    #[arg(long)]
     pub parent: u32,
 }
 

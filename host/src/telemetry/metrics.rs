@@ -261,8 +261,7 @@ impl Collector for Figures {
             ),
         ];
         for (name, help, value) in gauges {
-            let gauge = ConstGauge::new(value as i64);
-            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
+            put(&mut encoder, name, help, &ConstGauge::new(value as i64))?;
         }
         let counters = [
             ("sluice_steps", "Decode steps", stats.steps),
@@ -274,13 +273,7 @@ impl Collector for Figures {
             ),
         ];
         for (name, help, value) in counters {
-            let counter = ConstCounter::new(value);
-            counter.encode(encoder.encode_descriptor(
-                name,
-                help,
-                None,
-                counter.metric_type(),
-            )?)?;
+            put(&mut encoder, name, help, &ConstCounter::new(value))?;
         }
         let times = [
             ("sluice_step_seconds", "Time of all steps", stats.step),
@@ -291,7 +284,7 @@ impl Collector for Figures {
             ),
             (
                 "sluice_plan_seconds",
-                "Of that, waiting for token processors that outlasted the forward pass",
+                "Of that, token processors before the forward pass, and waiting for them after it",
                 stats.plan,
             ),
             (
@@ -301,20 +294,30 @@ impl Collector for Figures {
             ),
         ];
         for (name, help, value) in times {
-            let counter = ConstCounter::new(value.as_secs_f64());
-            counter.encode(encoder.encode_descriptor(
-                name,
-                help,
-                None,
-                counter.metric_type(),
-            )?)?;
+            let seconds = ConstCounter::new(value.as_secs_f64());
+            put(&mut encoder, name, help, &seconds)?;
         }
-        self.encode_faults(&mut encoder)
+        put(
+            &mut encoder,
+            "sluice_plugin_faults",
+            "Faults, by plugin",
+            &self.faults(),
+        )
     }
 }
 
+/// Writes one metric.
+fn put(
+    encoder: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    metric: &impl EncodeMetric,
+) -> fmt::Result {
+    metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
+}
+
 impl Figures {
-    fn encode_faults(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+    fn faults(&self) -> Family<OfPlugin, Counter> {
         let faults = Family::<OfPlugin, Counter>::default();
         for plugin in self.plugins.list() {
             let labels = OfPlugin {
@@ -322,7 +325,6 @@ impl Figures {
             };
             faults.get_or_create(&labels).inc_by(plugin.n_faults());
         }
-        let (name, help) = ("sluice_plugin_faults", "Faults, by plugin");
-        faults.encode(encoder.encode_descriptor(name, help, None, faults.metric_type())?)
+        faults
     }
 }
