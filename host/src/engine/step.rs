@@ -15,8 +15,8 @@ use std::{
 pub(super) const GUEST_STACK: usize = 8 << 20;
 
 /// What the plans of a step may take together to be made before its forward
-/// pass: waking the workers up takes about as long, and where the forward pass
-/// uses all processors they take their time from it.
+/// pass: waking the workers up costs a good part of it, and where the forward
+/// pass uses all processors, they take their time from it.
 const QUICK: Duration = Duration::from_micros(200);
 
 pub(super) struct Engine {
