@@ -14,10 +14,9 @@ use std::{
 /// stack to turn that into a trap.
 pub(super) const GUEST_STACK: usize = 8 << 20;
 
-/// What the plans of a step may take together to be made before its forward
-/// pass: waking the workers up costs a good part of it, and where the forward
-/// pass uses all processors, they take their time from it.
-const QUICK: Duration = Duration::from_micros(200);
+/// How much later a forward pass may begin because plans are made before it:
+/// about what it costs to wake the workers up.
+const HAND_OFF: Duration = Duration::from_micros(200);
 
 pub(super) struct Engine {
     model: Box<dyn Model>,
@@ -101,8 +100,7 @@ impl Engine {
 
     /// Runs the forward pass here, and the token processors of all rows that
     /// will be sampled: on threads of their own if they may be late, else on
-    /// the workers meanwhile, or before it where that takes no longer than to
-    /// hand them over.
+    /// the workers meanwhile, or before it where that delays the step no more.
     fn compute(&mut self) -> Result<(), ModelError> {
         let (model, rows) = (&mut self.model, &self.rows);
         let sequences = self.scheduler.sequences();
@@ -120,7 +118,7 @@ impl Engine {
                 guarded(&mut sequence, Sequence::plan);
             }
         };
-        if plans_are_quick(&mut on_time) {
+        if plans_go_first(&mut on_time, model.takes_processors()) {
             sluice_kernels::pool::for_each(on_time.len(), |index| plan(&on_time[index]));
             on_time.clear();
         }
@@ -209,18 +207,26 @@ impl Engine {
     }
 }
 
-/// Whether these sequences will plan, as far as their last plans tell, in so
-/// little time that it is not worth handing them over.
-fn plans_are_quick(sequences: &mut [Mutex<&mut Sequence>]) -> bool {
-    let mut left = QUICK;
-    sequences.iter_mut().all(|sequence| {
-        let time = sequence.get_mut().ok().and_then(|s| s.plan_time);
-        match time.and_then(|time| left.checked_sub(time)) {
-            Some(rest) => left = rest,
-            None => return false,
-        }
-        true
-    })
+/// Whether these sequences plan before the forward pass rather than beside it,
+/// as far as their last plans tell: what would be lost is the time of the
+/// longest thread, less what the plans take from a pass that runs beside them.
+fn plans_go_first(sequences: &mut [Mutex<&mut Sequence>], pass_takes_processors: bool) -> bool {
+    let (mut longest, mut sum) = (Duration::ZERO, Duration::ZERO);
+    for sequence in sequences {
+        let Some(time) = sequence.get_mut().ok().and_then(|s| s.plan_time) else {
+            return false;
+        };
+        longest = longest.max(time);
+        sum += time;
+    }
+    let n_threads = u32::try_from(sluice_kernels::pool::n_threads()).unwrap_or(u32::MAX);
+    let shared = sum / n_threads;
+    let taken = if pass_takes_processors {
+        shared
+    } else {
+        Duration::ZERO
+    };
+    longest.max(shared).saturating_sub(taken) < HAND_OFF
 }
 
 /// A panic on the way to a guest is a defect of ours, but still ends only the

@@ -12,6 +12,7 @@
 //! allow ends the sequence with an error.
 
 mod lark;
+mod mask;
 mod matcher;
 mod pattern;
 mod schema;

@@ -37,6 +37,7 @@ impl Matcher {
         let mut parser = factory
             .create_parser_from_init_default(GrammarInit::Internal(grammar, lexer))
             .map_err(|error| source.refusal(&error))?;
+        parser.bias_computer = tokens.masks();
         parser.start_without_prompt();
         let mut matcher = Self {
             tokens,

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use llguidance::ParserFactory;
 use llguidance::api::ParserLimits;
-use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::{
     INVALID_TOKEN, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenId, TokenizerEnv,
 };
+
+use crate::mask::{Masks, Parts, expressions};
 
 /// Opens no byte of UTF-8, and opens special tokens in the engine's tries.
 const NO_TEXT: u8 = 0xff;
@@ -15,6 +16,7 @@ const NO_TEXT: u8 = 0xff;
 /// A trie of all tokens' bytes, and what the engine precomputes from it.
 pub(crate) struct Tokens {
     factory: ParserFactory,
+    parts: Arc<Parts>,
 }
 
 impl Tokens {
@@ -36,14 +38,20 @@ impl Tokens {
             })
             .collect();
         let info = TokRxInfo::new(words.len() as u32, INVALID_TOKEN);
-        let environment: TokEnv = Arc::new(Environment(TokTrie::from(&info, &words)));
-        let slices = SlicedBiasComputer::json_slices();
+        let trie = TokTrie::from(&info, &words);
+        let parts = Arc::new(Parts::new(&trie));
+        let environment: TokEnv = Arc::new(Environment(trie));
         let capabilities = InferenceCapabilities::default();
-        let mut factory = ParserFactory::new(&environment, capabilities, &slices)
+        let mut factory = ParserFactory::new(&environment, capabilities, &expressions())
             .map_err(|error| error.to_string())?;
         factory.quiet();
         *factory.limits_mut() = limits();
-        Ok(Self { factory })
+        Ok(Self { factory, parts })
+    }
+
+    /// What finds the masks of a new sequence.
+    pub(crate) fn masks(&self) -> Arc<Masks> {
+        Arc::new(Masks::new(&self.parts))
     }
 
     pub(crate) fn factory(&self) -> &ParserFactory {
