@@ -16,6 +16,7 @@ mod handle;
 mod logprobs;
 mod model;
 mod planner;
+mod plans;
 mod prefixes;
 mod scheduler;
 mod sequence;

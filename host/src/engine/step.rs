@@ -1,22 +1,18 @@
 //! One step of the batch.
 
 use super::{
-    EngineConfig, Fault, FinishReason, Model, ModelError, ModelInfo, Row, handle::Counters,
+    EngineConfig, Fault, FinishReason, Model, ModelError, ModelInfo, Row, handle::Counters, plans,
     scheduler::Scheduler, sequence::Sequence,
 };
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 /// Guest code may recurse; wasmtime needs far more than a thread's default
 /// stack to turn that into a trap.
 pub(super) const GUEST_STACK: usize = 8 << 20;
-
-/// How much later a forward pass may begin because plans are made before it:
-/// about what it costs to wake the workers up.
-const HAND_OFF: Duration = Duration::from_micros(200);
 
 pub(super) struct Engine {
     model: Box<dyn Model>,
@@ -118,7 +114,9 @@ impl Engine {
                 guarded(&mut sequence, Sequence::plan);
             }
         };
-        if plans_go_first(&mut on_time, model.takes_processors()) {
+        let times = on_time.iter_mut().map(|s| s.get_mut().ok()?.plan_time);
+        let n_threads = sluice_kernels::pool::n_threads();
+        if plans::go_first(times, n_threads, model.takes_processors()) {
             sluice_kernels::pool::for_each(on_time.len(), |index| plan(&on_time[index]));
             on_time.clear();
         }
@@ -205,28 +203,6 @@ impl Engine {
             sequence.finish(FinishReason::EngineError(error.to_string()));
         }
     }
-}
-
-/// Whether these sequences plan before the forward pass rather than beside it,
-/// as far as their last plans tell: what would be lost is the time of the
-/// longest thread, less what the plans take from a pass that runs beside them.
-fn plans_go_first(sequences: &mut [Mutex<&mut Sequence>], pass_takes_processors: bool) -> bool {
-    let (mut longest, mut sum) = (Duration::ZERO, Duration::ZERO);
-    for sequence in sequences {
-        let Some(time) = sequence.get_mut().ok().and_then(|s| s.plan_time) else {
-            return false;
-        };
-        longest = longest.max(time);
-        sum += time;
-    }
-    let n_threads = u32::try_from(sluice_kernels::pool::n_threads()).unwrap_or(u32::MAX);
-    let shared = sum / n_threads;
-    let taken = if pass_takes_processors {
-        shared
-    } else {
-        Duration::ZERO
-    };
-    longest.max(shared).saturating_sub(taken) < HAND_OFF
 }
 
 /// A panic on the way to a guest is a defect of ours, but still ends only the

@@ -92,12 +92,10 @@ impl Parts {
     /// The plain tokens that may follow, if none of those that may leaves the
     /// lexeme.
     fn plain(&self, parser: &mut ParserRecognizer<'_>, state: StateID) -> Option<SimpleVob> {
-        let (mut ids, rest) = self
-            .all_of_some_length(parser, state)
-            .map_or_else(
-                || (self.all.alloc_token_set(), &self.plain),
-                |short| (short.ids.clone(), &short.longer),
-            );
+        let (mut ids, rest) = self.all_of_some_length(parser, state).map_or_else(
+            || (self.all.alloc_token_set(), &self.plain),
+            |short| (short.ids.clone(), &short.longer),
+        );
         let rows = n_rows(parser);
         let mut lexeme = Lexeme {
             parser,
