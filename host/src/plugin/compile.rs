@@ -324,9 +324,10 @@ fn load(
     let validator = ParamsSchema::new(&report.params_schema)
         .map_err(|message| UploadError::new(UploadCode::InvalidDescription, message))?;
     // Half, so that one plugin cannot take everybody's; shipped ones may.
-    let most = match builtin {
-        true => usize::MAX,
-        false => runtime.limits().total_memory_bytes / 2,
+    let most = if builtin {
+        usize::MAX
+    } else {
+        runtime.limits().total_memory_bytes / 2
     };
     Ok(Plugin {
         name: report.name,

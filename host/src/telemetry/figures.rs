@@ -290,8 +290,7 @@ impl EncodeMetric for Plain<'_> {
 fn encode(histogram: &Histogram, units: f64, mut encoder: MetricEncoder) -> fmt::Result {
     let distribution = histogram.distribution();
     let bounds = histogram.bounds().iter().map(|&bound| bound as f64 / units);
-    // The encoder writes the largest number as infinity.
-    let bounds = bounds.chain(std::iter::once(f64::MAX));
+    let bounds = bounds.chain(std::iter::once(f64::INFINITY));
     let buckets: Vec<_> = bounds.zip(distribution.counts.iter().copied()).collect();
     encoder.encode_histogram::<NoLabelSet>(
         distribution.sum as f64 / units,
