@@ -13,6 +13,7 @@ use crate::mlx::ModelSource;
 use crate::perplexity::PerplexityArgs;
 use crate::plugin;
 use crate::serve::Endings;
+use crate::telemetry::{Collector, LogFormat};
 
 /// Serves text generation on MLX in which WebAssembly components choose every
 /// token.
@@ -196,6 +197,16 @@ pub struct ServeConfig {
     #[arg(long, env = "SLUICE_ACCESS_LOG", value_enum, default_value = "off")]
     pub access_log: AccessLog,
 
+    /// Export spans of requests and steps to this collector, by OTLP over HTTP,
+    /// such as http://127.0.0.1:4318
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
+    pub otlp_endpoint: Option<Collector>,
+
+    /// How what the server has to say is written on standard error; RUST_LOG
+    /// chooses what
+    #[arg(long, env = "SLUICE_LOG_FORMAT", value_enum, default_value = "text")]
+    pub log_format: LogFormat,
+
     /// How long requests under way may go on after SIGTERM or Ctrl-C, in
     /// seconds, while new ones get a 503; then they are ended with an error. A
     /// second signal ends the server at once
@@ -351,6 +362,7 @@ impl ServeConfig {
             origins: self.cors_origin.clone(),
             compress: self.compress,
             log: self.access_log,
+            traces: None,
         }
     }
 

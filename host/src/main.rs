@@ -15,7 +15,7 @@ fn main() -> ExitCode {
             Err(error) => Err(error.to_string()),
         },
         Command::Serve(config) => {
-            telemetry::init();
+            telemetry::init(config.log_format);
             match serve::serve(&config) {
                 Ok(exit) => exit.leave(),
                 Err(error) => Err(error.to_string()),

@@ -12,13 +12,17 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::assemble::{self, AssembleError, assemble};
 use crate::config::ServeConfig;
-use crate::http::Access;
+use crate::http::{Access, Web};
 use crate::plugin::{Folder, Registry};
+use crate::telemetry::{Traces, TracesError};
 
 pub use ending::{Endings, Exit, run};
 
 /// How often a plugin folder is looked at.
 const WATCH: Duration = Duration::from_secs(1);
+
+/// What a collector gets to take the last spans.
+const LAST_SPANS: Duration = Duration::from_secs(3);
 
 /// Why the server did not start or could not go on.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +42,8 @@ pub enum ServeError {
         path: PathBuf,
         source: std::io::Error,
     },
+    #[error(transparent)]
+    Traces(#[from] TracesError),
     #[error("the server failed: {0}")]
     Serve(#[from] std::io::Error),
 }
@@ -51,6 +57,7 @@ pub fn serve(config: &ServeConfig) -> Result<Exit, ServeError> {
     let listener = listen(config)?;
     let address = listener.local_addr()?;
     let access = access(config.tokens.as_deref(), address)?;
+    let traces = traces(config)?;
     let store = assemble::store(config.data.as_deref())?;
     let (service, engine) = assemble(
         &config.model,
@@ -58,13 +65,35 @@ pub fn serve(config: &ServeConfig) -> Result<Exit, ServeError> {
         config.plugins(),
         config.requests(),
         access,
-        config.web(),
+        Web {
+            traces: traces.clone(),
+            ..config.web()
+        },
         Some(store),
     )?;
+    if let Some(traces) = &traces {
+        service.engine.observe_steps(traces.observer());
+    }
     if let Some(path) = &config.plugins_folder {
         watch(path, &service.registry)?;
     }
-    Ok(run(listener, service, engine, config.endings())?)
+    let exit = run(listener, service, engine, config.endings())?;
+    if let Some(traces) = &traces {
+        traces.shutdown(LAST_SPANS);
+    }
+    Ok(exit)
+}
+
+/// What makes spans, where a collector is named and wanted.
+fn traces(config: &ServeConfig) -> Result<Option<Traces>, TracesError> {
+    let Some(collector) = &config.otlp_endpoint else {
+        return Ok(None);
+    };
+    let traces = Traces::start(collector)?;
+    if traces.is_some() {
+        tracing::info!("spans go to {collector}");
+    }
+    Ok(traces)
 }
 
 /// Raises the number of open files to the most that this user may have: each

@@ -22,6 +22,7 @@ mod room;
 mod server;
 #[cfg(target_os = "linux")]
 mod soak;
+mod traces;
 mod values;
 mod versions;
 

@@ -64,6 +64,10 @@ impl Chain for Timed {
         token
     }
 
+    fn sample_time(&self) -> Duration {
+        self.chain.sample_time()
+    }
+
     fn patience(&self) -> Option<Duration> {
         self.chain.patience()
     }

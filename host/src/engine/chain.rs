@@ -51,6 +51,11 @@ pub trait Chain: Send {
     /// sample.
     fn finish(&mut self, row: &mut [f32]) -> Result<TokenId, Fault>;
 
+    /// What the sampler took of the last `finish`.
+    fn sample_time(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// How long a step waits for a plan before it goes on without the
     /// sequence, which joins again when its plan is there; None: as long as the
     /// plan takes.

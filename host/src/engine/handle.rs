@@ -3,14 +3,11 @@
 use super::{
     EngineConfig, Model, ModelInfo, Submission,
     sequence::Sequence,
+    stats::{Counters, Stats, StepFigures, StepHistograms},
     step::{Engine, GUEST_STACK},
 };
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
-        mpsc,
-    },
+    sync::{Arc, atomic::Ordering::Relaxed, mpsc},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -41,129 +38,19 @@ pub enum SpawnError<E> {
     Threads(String),
 }
 
-/// What the engine has done and is doing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Sequences in the batch.
-    pub running: usize,
-    /// Sequences that wait for a place in it.
-    pub waiting: usize,
-    pub steps: u64,
-    /// Sequences that had to make room and were computed again.
-    pub preempted: u64,
-    /// Tokens of the KV cache that running sequences claim, and those kept for
-    /// prompts to come.
-    pub claimed_tokens: usize,
-    pub kept_tokens: usize,
-    /// Rows computed, prefill and decode.
-    pub rows: u64,
-    /// Wall time of all steps.
-    pub step: Duration,
-    /// Wall time of all forward passes.
-    pub forward: Duration,
-    /// What plans added to that: those made before the forward pass, and those
-    /// that outlasted it.
-    pub plan: Duration,
-    /// What the chains added to that: those plans, edits, logits processors and
-    /// samplers.
-    pub chain: Duration,
+/// A sequence on its way to the engine.
+struct Submitted {
+    submission: Submission,
+    mark: Option<u64>,
+    at: Instant,
 }
 
-/// When the engine's thread began its present round of work.
-struct Progress {
-    epoch: Instant,
-    /// Nanoseconds since then; 0 while it rests.
-    began_ns: AtomicU64,
-}
-
-impl Default for Progress {
-    fn default() -> Self {
-        Self {
-            epoch: Instant::now(),
-            began_ns: AtomicU64::new(0),
-        }
-    }
-}
-
-impl Progress {
-    fn begin(&self) {
-        let now = self.epoch.elapsed().as_nanos() as u64;
-        self.began_ns.store(now.max(1), Relaxed);
-    }
-
-    fn rest(&self) {
-        self.began_ns.store(0, Relaxed);
-    }
-
-    /// How long the present round has been going on.
-    fn stalled(&self) -> Duration {
-        match self.began_ns.load(Relaxed) {
-            0 => Duration::ZERO,
-            began => self
-                .epoch
-                .elapsed()
-                .saturating_sub(Duration::from_nanos(began)),
-        }
-    }
-}
-
-#[derive(Default)]
-pub(super) struct Counters {
-    stopped: AtomicBool,
-    progress: Progress,
-    queued: AtomicUsize,
-    running: AtomicUsize,
-    claimed_tokens: AtomicUsize,
-    kept_tokens: AtomicUsize,
-    steps: AtomicU64,
-    preempted: AtomicU64,
-    rows: AtomicU64,
-    step_ns: AtomicU64,
-    forward_ns: AtomicU64,
-    plan_ns: AtomicU64,
-    chain_ns: AtomicU64,
-}
-
-fn add(counter: &AtomicU64, time: Duration) {
-    counter.fetch_add(time.as_nanos() as u64, Relaxed);
-}
-
-impl Counters {
-    pub(super) fn step(&self, rows: usize, time: Duration) {
-        self.steps.fetch_add(1, Relaxed);
-        self.rows.fetch_add(rows as u64, Relaxed);
-        add(&self.step_ns, time);
-    }
-
-    pub(super) fn forward(&self, forward: Duration, plans: Duration) {
-        add(&self.forward_ns, forward);
-        add(&self.plan_ns, plans);
-        add(&self.chain_ns, plans);
-    }
-
-    pub(super) fn chosen(&self, time: Duration) {
-        add(&self.chain_ns, time);
-    }
-
-    pub(super) fn running(&self, running: usize) {
-        self.running.store(running, Relaxed);
-    }
-
-    /// Notes how much of the KV cache is in use.
-    pub(super) fn cache(&self, claimed_tokens: usize, kept_tokens: usize) {
-        self.claimed_tokens.store(claimed_tokens, Relaxed);
-        self.kept_tokens.store(kept_tokens, Relaxed);
-    }
-
-    /// Counts sequences that went back to the waiting queue.
-    pub(super) fn preempted(&self, count: usize) {
-        self.preempted.fetch_add(count as u64, Relaxed);
-        self.queued.fetch_add(count, Relaxed);
-    }
-
-    /// Counts sequences that left the waiting queue.
-    pub(super) fn dequeued(&self, count: usize) {
-        self.queued.fetch_sub(count, Relaxed);
+impl From<Submitted> for Sequence {
+    fn from(submitted: Submitted) -> Self {
+        let mut sequence = Self::new(submitted.submission);
+        sequence.mark = submitted.mark;
+        sequence.submitted = submitted.at;
+        sequence
     }
 }
 
@@ -171,7 +58,7 @@ impl Counters {
 /// engine finishes what it has and ends.
 #[derive(Clone)]
 pub struct Handle {
-    submissions: mpsc::Sender<Submission>,
+    submissions: mpsc::Sender<Submitted>,
     counters: Arc<Counters>,
     max_waiting: usize,
     kv_tokens: usize,
@@ -190,8 +77,21 @@ impl Handle {
     /// When the queue is full, the engine has stopped, or the submission
     /// breaks [`Submission`]'s terms.
     pub fn submit(&self, submission: Submission) -> Result<(), SubmitError> {
+        self.enqueue(submission, None)
+    }
+
+    /// The same for a sequence whose steps are wanted: the figures of each step
+    /// that it is in have its mark.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    pub fn submit_marked(&self, submission: Submission, mark: u64) -> Result<(), SubmitError> {
+        self.enqueue(submission, Some(mark))
+    }
+
+    fn enqueue(&self, submission: Submission, mark: Option<u64>) -> Result<(), SubmitError> {
         self.validate(&submission)?;
-        if self.counters.stopped.load(Relaxed) {
+        if self.counters.is_stopped() {
             return Err(SubmitError::Stopped);
         }
         let limit = self.max_waiting;
@@ -199,7 +99,12 @@ impl Handle {
             .queued
             .fetch_update(Relaxed, Relaxed, |n| (n < limit).then_some(n + 1))
             .map_err(|_| SubmitError::Busy { limit })?;
-        self.submissions.send(submission).map_err(|_| {
+        let submitted = Submitted {
+            submission,
+            mark,
+            at: Instant::now(),
+        };
+        self.submissions.send(submitted).map_err(|_| {
             self.counters.dequeued(1);
             SubmitError::Stopped
         })
@@ -227,32 +132,39 @@ impl Handle {
 
     /// A snapshot of what the engine is doing.
     pub fn stats(&self) -> Stats {
-        let c = &self.counters;
-        let time = |counter: &AtomicU64| Duration::from_nanos(counter.load(Relaxed));
-        Stats {
-            running: c.running.load(Relaxed),
-            waiting: c.queued.load(Relaxed),
-            steps: c.steps.load(Relaxed),
-            preempted: c.preempted.load(Relaxed),
-            claimed_tokens: c.claimed_tokens.load(Relaxed),
-            kept_tokens: c.kept_tokens.load(Relaxed),
-            rows: c.rows.load(Relaxed),
-            step: time(&c.step_ns),
-            forward: time(&c.forward_ns),
-            plan: time(&c.plan_ns),
-            chain: time(&c.chain_ns),
-        }
+        self.counters.stats()
+    }
+
+    /// How its steps were, one by one.
+    pub fn histograms(&self) -> &StepHistograms {
+        &self.counters.histograms
+    }
+
+    /// Has `observer` told of each step from now on, on the engine's own thread:
+    /// it must not wait for anything. Only the first one is.
+    pub fn observe_steps(&self, observer: impl Fn(StepFigures) + Send + Sync + 'static) {
+        let _ = self.counters.observer.set(Box::new(observer));
+    }
+
+    /// Most tokens that the KV cache holds.
+    pub fn kv_tokens(&self) -> usize {
+        self.kv_tokens
+    }
+
+    /// Most sequences that wait.
+    pub fn max_waiting(&self) -> usize {
+        self.max_waiting
     }
 
     /// How long the engine has been at one step; zero while it has no work. A
     /// watchdog's figure: it grows when a forward pass or a stage hangs.
     pub fn stalled(&self) -> Duration {
-        self.counters.progress.stalled()
+        self.counters.stalled()
     }
 
     /// Whether the engine still takes sequences.
     pub fn is_alive(&self) -> bool {
-        !self.counters.stopped.load(Relaxed)
+        !self.counters.is_stopped()
     }
 }
 
@@ -289,7 +201,7 @@ pub fn spawn<E: Send + 'static>(
             match started {
                 Ok(engine) => {
                     let _ = report.send(Ok(()));
-                    run(engine, &inbox, &counters.progress);
+                    run(engine, &inbox, &counters);
                 }
                 Err(error) => {
                     let _ = report.send(Err(error));
@@ -309,22 +221,22 @@ struct MarkStopped(Arc<Counters>);
 
 impl Drop for MarkStopped {
     fn drop(&mut self) {
-        self.0.stopped.store(true, Relaxed);
+        self.0.stop();
     }
 }
 
-fn run(mut engine: Engine, inbox: &mpsc::Receiver<Submission>, progress: &Progress) {
+fn run(mut engine: Engine, inbox: &mpsc::Receiver<Submitted>, counters: &Counters) {
     loop {
         if engine.scheduler.is_idle() {
-            progress.rest();
+            counters.rest();
             match inbox.recv() {
-                Ok(submission) => engine.scheduler.push(Sequence::new(submission)),
+                Ok(submission) => engine.scheduler.push(submission.into()),
                 Err(_) => return,
             }
         }
-        progress.begin();
+        counters.begin();
         while let Ok(submission) = inbox.try_recv() {
-            engine.scheduler.push(Sequence::new(submission));
+            engine.scheduler.push(submission.into());
         }
         if let Err(error) = engine.step() {
             tracing::error!(%error, "the model is lost");
@@ -332,7 +244,7 @@ fn run(mut engine: Engine, inbox: &mpsc::Receiver<Submission>, progress: &Progre
         }
         if engine.only_waits() && !engine.scheduler.is_idle() {
             match inbox.recv_timeout(LATE_PLANS) {
-                Ok(submission) => engine.scheduler.push(Sequence::new(submission)),
+                Ok(submission) => engine.scheduler.push(submission.into()),
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => thread::sleep(LATE_PLANS),
             }

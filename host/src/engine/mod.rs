@@ -13,6 +13,7 @@ mod commit;
 mod draft;
 pub mod fake;
 mod handle;
+mod histogram;
 mod logprobs;
 mod model;
 mod planner;
@@ -20,15 +21,18 @@ mod plans;
 mod prefixes;
 mod scheduler;
 mod sequence;
+mod stats;
 mod step;
 #[cfg(test)]
 mod tests;
 
 pub use chain::{Chain, Fault, Plan};
-pub use handle::{Handle, SpawnError, Stats, SubmitError, spawn};
+pub use handle::{Handle, SpawnError, SubmitError, spawn};
+pub use histogram::{Distribution, Histogram};
 pub use logprobs::{LogprobOptions, Logprobs, LogprobsOf};
 pub use model::{Model, ModelError, ModelInfo, Row};
 pub use sequence::{EVENT_BUFFER, Event, FinishReason, Submission, Token};
+pub use stats::{Phases, Stats, StepFigures, StepHistograms};
 
 /// Index of a token in the model's vocabulary.
 pub type TokenId = u32;

@@ -6,6 +6,7 @@ use super::{
     sequence::Sequence,
 };
 use std::collections::VecDeque;
+use std::time::Duration;
 
 pub(super) struct Scheduler {
     config: EngineConfig,
@@ -72,8 +73,9 @@ impl Scheduler {
     }
 
     /// Lets waiting sequences in, first come first served, while there is a
-    /// place and what they hold fits the cache.
-    pub(super) fn admit(&mut self) {
+    /// place and what they hold fits the cache. `waited` is told how long those
+    /// waited that are new.
+    pub(super) fn admit(&mut self, waited: impl Fn(Duration)) {
         let mut free = self.free_tokens();
         while self.running.len() < self.config.max_batch
             && let Some(mut next) = self.waiting.pop_front_if(|next| next.claim() <= free)
@@ -81,6 +83,9 @@ impl Scheduler {
             free -= next.claim();
             next.slot = self.next_slot;
             self.next_slot = self.next_slot.wrapping_add(1);
+            if next.is_new() {
+                waited(next.submitted.elapsed());
+            }
             self.running.push(next);
         }
     }
@@ -125,10 +130,11 @@ impl Scheduler {
     /// Fills `rows` with the next step: every sequence that only lacks its
     /// newest token, with a draft of what follows it, and prompt tokens up to the
     /// chunk size, oldest sequence first. A prompt begins with what others have
-    /// computed of it.
-    pub(super) fn schedule(&mut self, rows: &mut Vec<Row>, model: &mut dyn Model) {
+    /// computed of it. Returns how many rows are no newest tokens or drafts.
+    pub(super) fn schedule(&mut self, rows: &mut Vec<Row>, model: &mut dyn Model) -> usize {
         rows.clear();
-        let mut budget = self.config.prefill_chunk.max(1);
+        let chunk = self.config.prefill_chunk.max(1);
+        let mut budget = chunk;
         let drafts = self.config.draft_rows.saturating_sub(self.running.len());
         let mut drafts = drafts.min(self.free_tokens().saturating_sub(self.prefixes.n_tokens()));
         for index in 0..self.running.len() {
@@ -164,6 +170,7 @@ impl Scheduler {
                 wants_logits: sequence.wants_logits(index),
             }));
         }
+        chunk - budget
     }
 
     /// Where the sequence at `index` finds most of its prompt. One that an

@@ -115,6 +115,12 @@ pub(super) struct Sequence {
     ends_with_id: bool,
     /// How often it was computed from the start before.
     n_started: u32,
+    pub(super) submitted: Instant,
+    /// What its submitter knows it by, where its steps are wanted.
+    pub(super) mark: Option<u64>,
+    /// What this step's rows took, and of that what the sampler took.
+    row_time: Duration,
+    sample_time: Duration,
     pub(super) slot: u32,
     plan: Option<Result<Plan, Fault>>,
     /// How long the last plan took; none if it has not planned yet.
@@ -148,6 +154,10 @@ impl Sequence {
             ending: (submission.max_tokens == 0).then_some(FinishReason::Length),
             ends_with_id: false,
             n_started: 0,
+            submitted: Instant::now(),
+            mark: None,
+            row_time: Duration::ZERO,
+            sample_time: Duration::ZERO,
             slot: 0,
             plan: None,
             plan_time: None,
@@ -171,6 +181,16 @@ impl Sequence {
     pub(super) fn start_over(&mut self) {
         self.computed = 0;
         self.n_started += 1;
+    }
+
+    /// Whether this is its first place in the batch.
+    pub(super) fn is_new(&self) -> bool {
+        self.n_started == 0
+    }
+
+    /// What this step's rows took, and of that what the sampler took.
+    pub(super) fn take_row_times(&mut self) -> [Duration; 2] {
+        [&mut self.row_time, &mut self.sample_time].map(std::mem::take)
     }
 
     pub(super) fn is_abandoned(&self) -> bool {
@@ -331,6 +351,12 @@ impl Sequence {
     /// a plan to sample by the token that the chain chooses.
     /// The row of a position whose plan is late is kept until it is there.
     pub(super) fn read_rows(&mut self, rows: &mut [f32], width: usize, tokenizer_size: usize) {
+        let started = Instant::now();
+        self.read(rows, width, tokenizer_size);
+        self.row_time = started.elapsed();
+    }
+
+    fn read(&mut self, rows: &mut [f32], width: usize, tokenizer_size: usize) {
         if let Some(mut row) = self.kept_row.take() {
             return self.choose(&mut row, tokenizer_size);
         }
@@ -385,7 +411,9 @@ impl Sequence {
             Some(Ok(Plan::Sample)) => {
                 let raw = self.logprobs.is_some_and(wants_raw).then(|| row.to_vec());
                 let Some(chain) = &mut self.chain else { return };
-                match chain.finish(row) {
+                let chosen = chain.finish(row);
+                self.sample_time += chain.sample_time();
+                match chosen {
                     Ok(token) => {
                         self.plan = Some(Ok(Plan::Force(vec![token])));
                         self.note(raw.as_deref().unwrap_or(row), token, tokenizer_size);

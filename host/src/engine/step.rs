@@ -1,13 +1,13 @@
 //! One step of the batch.
 
 use super::{
-    EngineConfig, Fault, FinishReason, Model, ModelError, ModelInfo, Row, handle::Counters, plans,
-    scheduler::Scheduler, sequence::Sequence,
+    EngineConfig, Fault, FinishReason, Model, ModelError, ModelInfo, Phases, Row, StepFigures,
+    plans, scheduler::Scheduler, sequence::Sequence, stats::Counters,
 };
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 /// Guest code may recurse; wasmtime needs far more than a thread's default
@@ -22,6 +22,8 @@ pub(super) struct Engine {
     /// Ids from here up are padding.
     tokenizer_size: usize,
     rows: Vec<Row>,
+    /// What this step has taken until now.
+    phases: Phases,
 }
 
 impl Engine {
@@ -42,6 +44,7 @@ impl Engine {
             counters,
             tokenizer_size: info.tokenizer_size as usize,
             rows: Vec::new(),
+            phases: Phases::default(),
         })
     }
 
@@ -50,22 +53,39 @@ impl Engine {
         let started = Instant::now();
         self.cancel_abandoned();
         let waiting = self.scheduler.waiting();
-        self.scheduler.admit();
+        self.scheduler.admit(|time| self.counters.waited(time));
         self.counters.dequeued(waiting - self.scheduler.waiting());
         let preempted = self.scheduler.make_room(&mut *self.model);
         self.counters.preempted(preempted);
         self.counters.running(self.scheduler.running());
-        self.scheduler.schedule(&mut self.rows, &mut *self.model);
+        let prompt_rows = self.scheduler.schedule(&mut self.rows, &mut *self.model);
         self.take_late_plans();
         if !self.rows.is_empty() {
             self.compute()?;
         }
         self.choose();
-        if !self.rows.is_empty() {
-            self.counters.step(self.rows.len(), started.elapsed());
-        }
+        self.count(started, prompt_rows);
         self.commit();
         Ok(())
+    }
+
+    /// Counts what the step has done and taken.
+    fn count(&mut self, started: Instant, prompt_rows: usize) {
+        let phases = std::mem::take(&mut self.phases);
+        if self.rows.is_empty() {
+            return self.counters.phases(phases);
+        }
+        let sequences = self.scheduler.sequences().iter();
+        self.counters.step(StepFigures {
+            index: self.counters.n_steps(),
+            started,
+            marks: sequences.filter_map(|sequence| sequence.mark).collect(),
+            running: self.scheduler.running(),
+            prompt_rows,
+            decode_rows: self.rows.len() - prompt_rows,
+            step: started.elapsed(),
+            phases,
+        });
     }
 
     /// Whether the last step had nothing to compute: all that runs has a late
@@ -134,8 +154,8 @@ impl Engine {
         for sequence in sequences.iter_mut().filter(|s| s.samples()) {
             sequence.take_plan();
         }
-        let plans = (started - asked) + forward_ended.elapsed();
-        self.counters.forward(forward_ended - started, plans);
+        self.phases.plan = (started - asked) + forward_ended.elapsed();
+        self.phases.forward = forward_ended - started;
         computed
     }
 
@@ -166,7 +186,15 @@ impl Engine {
                 guarded(sequence, |s| s.read_rows(rows, width, tokenizer_size));
             }
         });
-        self.counters.chosen(started.elapsed());
+        let mut work = [Duration::ZERO; 2];
+        for sequence in self.scheduler.sequences() {
+            let times = sequence.take_row_times();
+            work = [work[0] + times[0], work[1] + times[1]];
+        }
+        let time = started.elapsed();
+        let share = work[1].as_secs_f64() / work[0].as_secs_f64().max(f64::MIN_POSITIVE);
+        self.phases.sample = time.mul_f64(share.min(1.0));
+        self.phases.chain = time.saturating_sub(self.phases.sample);
     }
 
     fn commit(&mut self) {

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 use super::errors::{ApiError, Code};
+use super::log::Notes;
 use super::logprobs::{Entry, Offsets, prompt_bytes};
 use super::tools::Call;
 use crate::engine::{Event, FinishReason, Handle, Submission, SubmitError, Token};
 use crate::plugin::{Explanation, Report, StageReport};
-use crate::telemetry::{Metrics, StageFigures, Tokens};
+use crate::telemetry::{Metrics, Tokens};
 use crate::text::{Parsed, StopStrings, TextStream, ToolStream, Vocabulary};
 
 /// How a choice is shown.
@@ -117,6 +118,12 @@ impl Choice {
             cached_tokens: 0,
             drafted: Drafted::default(),
         }
+    }
+
+    /// The stages that choose its tokens, in order: `name@version`.
+    pub(super) fn stages(&self) -> Vec<String> {
+        let name = |stage: StageReport| format!("{}@{}", stage.plugin, stage.version);
+        self.report.stages().into_iter().map(name).collect()
     }
 
     /// The prompt, once it is complete and as long as it was not shown.
@@ -307,6 +314,7 @@ pub(super) struct Answers {
     first: usize,
     deadline: RequestDeadline,
     metrics: Arc<Metrics>,
+    notes: Option<Notes>,
     /// When each choice last had a token.
     last_tokens: Vec<Option<Instant>>,
 }
@@ -326,10 +334,16 @@ impl Answers {
         sequences: Vec<(Submission, Choice)>,
         deadline: RequestDeadline,
         metrics: Arc<Metrics>,
+        notes: Option<Notes>,
     ) -> Result<Self, ApiError> {
+        let mark = notes.as_ref().and_then(|notes| notes.mark);
         let mut choices = Vec::with_capacity(sequences.len());
         for (submission, choice) in sequences {
-            engine.submit(submission).map_err(|error| match error {
+            let submitted = match mark {
+                Some(mark) => engine.submit_marked(submission, mark),
+                None => engine.submit(submission),
+            };
+            submitted.map_err(|error| match error {
                 SubmitError::Busy { .. } => ApiError::new(Code::Overloaded, error.to_string()),
                 SubmitError::Stopped => ApiError::new(Code::Stopped, error.to_string()),
                 SubmitError::Invalid(_) => ApiError::new(Code::InternalError, error.to_string()),
@@ -342,6 +356,7 @@ impl Answers {
             first: 0,
             deadline,
             metrics,
+            notes,
         })
     }
 
@@ -402,6 +417,7 @@ impl Answers {
         let update = self.choices[index].update(event)?;
         if let Some(finish) = &update.end {
             self.count(finish);
+            self.choices[index].report.settle();
         }
         Ok(Some((index, update)))
     }
@@ -411,8 +427,11 @@ impl Answers {
         let now = Instant::now();
         if self.last_tokens.iter().all(Option::is_none) {
             let left = self.deadline.end.saturating_duration_since(now);
-            self.metrics
-                .first_token(self.deadline.limit.saturating_sub(left));
+            let after = self.deadline.limit.saturating_sub(left);
+            self.metrics.first_token(after);
+            if let Some(notes) = &self.notes {
+                notes.first_token(after);
+            }
         }
         if let Some(before) = self.last_tokens[index].replace(now) {
             self.metrics.next_tokens(n_tokens, now - before);
@@ -424,13 +443,10 @@ impl Answers {
             cached: finish.cached_tokens,
             completion: finish.completion_tokens,
         };
-        let stages = finish.stages.iter().map(|stage| StageFigures {
-            plugin: &stage.plugin,
-            calls: stage.calls,
-            edits: stage.edits,
-            time: Duration::from_micros(stage.microseconds),
-        });
-        self.metrics.finished(finish.reason, tokens, stages);
+        self.metrics.finished(finish.reason, tokens);
+        if let Some(notes) = &self.notes {
+            notes.ended(finish.reason, tokens.cached, tokens.completion);
+        }
     }
 
     /// Ends the choices that run, for this reason.
@@ -438,6 +454,10 @@ impl Answers {
         for choice in &mut self.choices {
             if choice.events.take().is_some() {
                 self.metrics.ended(reason);
+                choice.report.settle();
+                if let Some(notes) = &self.notes {
+                    notes.ended(reason, choice.cached_tokens, choice.text.n_tokens());
+                }
             }
         }
     }

@@ -8,13 +8,15 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 
 use super::access::Caller;
-use super::choice::Answers;
+use super::choice::{Answers, Choice};
 use super::errors::ApiError;
 use super::field_table::Endpoint;
 use super::lifecycle::held;
+use super::log::Notes;
 use super::request::{Prepared, prepare};
 use super::wire::{Ended, Reply, Usage};
 use super::{Service, blocking, read_body, sse};
+use crate::telemetry::Generation;
 
 pub(super) async fn completions(
     State(service): State<Arc<Service>>,
@@ -38,6 +40,7 @@ async fn generate(
     caller: Caller,
     request: Request,
 ) -> Result<Response, ApiError> {
+    let notes = request.extensions().get::<Notes>().cloned();
     let place = service.concurrency.enter(&caller)?;
     let body = read_body(request, service.limits.request_bytes).await?;
     let deadline = service.limits.deadline();
@@ -55,7 +58,22 @@ async fn generate(
     } = prepared;
     let reply = Reply::new(endpoint, &service.model, logprobs);
     let metrics = service.metrics.clone();
-    let answers = Answers::submit(&service.engine, sequences, deadline, metrics)?;
+    if let Some(notes) = &notes {
+        let choices = sequences.iter().map(|(_, choice)| choice);
+        notes.begin(Generation {
+            operation: match endpoint {
+                Endpoint::Chat => "chat",
+                Endpoint::Completions => "text_completion",
+            },
+            model: service.model.id.clone(),
+            stream: stream.is_some(),
+            n_choices: choices.len(),
+            prompt_tokens,
+            stages: choices.clone().next().map_or_else(Vec::new, Choice::stages),
+            ..Generation::default()
+        });
+    }
+    let answers = Answers::submit(&service.engine, sequences, deadline, metrics, notes)?;
     service.metrics.prompted(prompt_tokens);
     let mut response = match stream {
         Some(options) => {

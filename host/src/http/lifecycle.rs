@@ -18,7 +18,7 @@ use super::errors::{ApiError, Code};
 
 /// Routes that answer as long as the process does: they tell others what is
 /// going on, and nobody waits for them.
-const PROBES: [&str; 3] = ["/health", "/ready", "/metrics"];
+pub(super) const PROBES: [&str; 3] = ["/health", "/ready", "/metrics"];
 
 /// Where the service is between its start and its end, and how many requests
 /// are under way. Phases only go forward.

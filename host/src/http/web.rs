@@ -10,8 +10,10 @@ use tower_http::cors::{Any, CorsLayer};
 
 use super::Service;
 use super::log::AccessLog;
+use crate::telemetry::Traces;
 
-/// Whose pages may read answers, and whether answers are compressed.
+/// What is seen of requests from outside: whose pages may read answers, whether
+/// answers are compressed, and where requests are written down.
 #[derive(Clone, Debug, Default)]
 pub struct Web {
     pub origins: Vec<Origin>,
@@ -20,6 +22,8 @@ pub struct Web {
     pub compress: bool,
     /// How each request is written down once it is answered.
     pub log: AccessLog,
+    /// What makes spans of requests.
+    pub traces: Option<Traces>,
 }
 
 /// An origin, as browsers send it, or any.

@@ -44,6 +44,8 @@ pub struct OpenChain {
     pub(super) patience: Option<Duration>,
     /// Time that its stages have taken until now.
     pub(super) spent: Duration,
+    /// Time that the sampler took at the last position.
+    pub(super) sampled: Duration,
     /// All tokens accepted so far, where a stage may have to be told again.
     pub(super) tokens: Option<Vec<TokenId>>,
     pub(super) seed: i64,
@@ -239,7 +241,8 @@ impl OpenChain {
         let chance = self.chance(self.sampler.lane);
         let started = Instant::now();
         let token = self.sampler.sample(row, chance, deadline)?;
-        self.report.called(self.processors.len(), started.elapsed());
+        self.sampled = started.elapsed();
+        self.report.called(self.processors.len(), self.sampled);
         self.sampler.check_token(row, token)
     }
 
@@ -280,9 +283,14 @@ impl Chain for OpenChain {
 
     fn finish(&mut self, row: &mut [f32]) -> Result<TokenId, Fault> {
         let started = Instant::now();
+        self.sampled = Duration::ZERO;
         let token = self.choose(row);
         self.spent += started.elapsed();
         token
+    }
+
+    fn sample_time(&self) -> Duration {
+        self.sampled
     }
 
     fn patience(&self) -> Option<Duration> {

@@ -323,6 +323,12 @@ fn load(
         .map_err(|error| UploadError::new(UploadCode::WrongType, shorten(format!("{error:#}"))))?;
     let validator = ParamsSchema::new(&report.params_schema)
         .map_err(|message| UploadError::new(UploadCode::InvalidDescription, message))?;
+    // Half, so that one plugin cannot take everybody's; shipped ones may.
+    let most = if builtin {
+        usize::MAX
+    } else {
+        runtime.limits().total_memory_bytes / 2
+    };
     Ok(Plugin {
         name: report.name,
         version: report.version,
@@ -337,8 +343,7 @@ fn load(
         linked,
         validator,
         prepared_for,
-        // Half, so that one plugin cannot take everybody's.
-        record: Record::new(runtime.limits().total_memory_bytes / 2),
+        record: Record::new(most),
     })
 }
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::fault::{fault, kind};
 use super::instance::Linked;
-use super::record::{LogLine, Record};
+use super::record::{LogLine, Record, Work};
 use super::schema::ParamsSchema;
 use super::vocabulary::Vocabulary;
 use crate::engine::Fault;
@@ -93,6 +93,16 @@ impl Plugin {
     /// How often it failed.
     pub fn n_faults(&self) -> u64 {
         self.record.n_faults()
+    }
+
+    /// What its stages have done, in choices that have ended.
+    pub fn work(&self) -> Work {
+        self.record.work()
+    }
+
+    /// Linear memory of the instances that it has now, in bytes, touched or not.
+    pub fn memory_bytes(&self) -> usize {
+        self.record.memory.used_bytes()
     }
 
     /// Why it may not be used: it failed too often.

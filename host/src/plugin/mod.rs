@@ -57,7 +57,7 @@ pub use folder::Folder;
 pub use inspect::{Interfaces, interfaces};
 pub use loaded::{Kind, ParamsError, Plugin};
 pub use open::{ChainError, Choices, OnFault, OpenError, SequenceInfo, StageRef, check_chain};
-pub use record::{Breaker, LogLine};
+pub use record::{Breaker, LogLine, Work};
 pub use registry::{Registry, RemoveError, Uploaded};
 pub use report::{Change, Choice, Did, Effect, Explanation, Moved, Report, StageReport};
 pub use runtime::{Limits, Runtime, RuntimeError, STACK_BYTES};

@@ -249,6 +249,7 @@ impl Runtime {
                     },
                     patience: may_be_late.then_some(self.limits().patience),
                     spent: Duration::ZERO,
+                    sampled: Duration::ZERO,
                     tokens: keeps_tokens.then(Vec::new),
                     seed: choices.seed,
                     choice,
@@ -324,7 +325,7 @@ impl Source {
         let vocabulary = Some(Arc::clone(&self.vocabulary));
         let linked = &self.plugin.linked;
         let permits = [Some(permit), self.own_permit(patience)?];
-        let own = (!self.plugin.builtin).then(|| Arc::clone(&self.plugin.record.memory));
+        let own = Some(Arc::clone(&self.plugin.record.memory));
         let runtime = &self.runtime;
         let mut instance = Instance::new(
             runtime, linked, &self.name, vocabulary, own, permits, total,

@@ -2,6 +2,7 @@
 //! faults, and whether they were too many.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -50,6 +51,17 @@ pub(super) struct Record {
     pub(super) pool: Arc<Pool>,
     /// What they have taken.
     pub(super) memory: Arc<MemoryBudget>,
+    work: [AtomicU64; 3],
+}
+
+/// What the stages of a plugin have done, in choices that have ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Positions at which they were asked.
+    pub calls: u64,
+    pub edits: u64,
+    /// In their calls and in applying their edits.
+    pub time: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -69,6 +81,24 @@ impl Record {
             faults: Mutex::default(),
             pool: Arc::default(),
             memory: Arc::new(MemoryBudget::new(memory_bytes)),
+            work: Default::default(),
+        }
+    }
+
+    /// Adds what a stage has done.
+    pub(super) fn add(&self, work: Work) {
+        let figures = [work.calls, work.edits, work.time.as_nanos() as u64];
+        for (total, figure) in self.work.iter().zip(figures) {
+            total.fetch_add(figure, Relaxed);
+        }
+    }
+
+    pub(super) fn work(&self) -> Work {
+        let [calls, edits, nanoseconds] = self.work.each_ref().map(|total| total.load(Relaxed));
+        Work {
+            calls,
+            edits,
+            time: Duration::from_nanos(nanoseconds),
         }
     }
 

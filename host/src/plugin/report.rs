@@ -9,7 +9,7 @@ use serde::Serialize;
 use sluice_kernels::row;
 
 use super::loaded::Plugin;
-use super::record::{Breaker, LogLine};
+use super::record::{Breaker, LogLine, Work};
 use crate::engine::{Fault, TokenId};
 
 /// Most raised and most dropped tokens that an explanation lists.
@@ -163,6 +163,18 @@ impl Report {
         self.stages.iter().map(read).collect()
     }
 
+    /// Adds what the stages did to the figures of their plugins. To be called
+    /// once, when the choice has ended.
+    pub fn settle(&self) {
+        for counted in &self.stages {
+            counted.plugin.record.add(Work {
+                calls: counted.calls.load(Relaxed),
+                edits: counted.edits.load(Relaxed),
+                time: Duration::from_nanos(counted.nanoseconds.load(Relaxed)),
+            });
+        }
+    }
+
     /// The explanations since the last call, in order; none unless they were
     /// asked for.
     pub fn take_explanations(&self) -> Vec<Explanation> {
@@ -209,9 +221,16 @@ impl Report {
     pub(super) fn failed(&self, index: usize, fault: &Fault, breaker: Breaker, skipped: bool) {
         if let Some(stage) = self.stages.get(index) {
             stage.skipped.fetch_add(skipped.into(), Relaxed);
-            if !stage.plugin.builtin {
-                stage.plugin.record.fault(fault, breaker, Instant::now());
-            }
+            // What came with the server is counted and never disabled.
+            let breaker = Breaker {
+                faults: if stage.plugin.builtin {
+                    0
+                } else {
+                    breaker.faults
+                },
+                ..breaker
+            };
+            stage.plugin.record.fault(fault, breaker, Instant::now());
         }
     }
 
