@@ -229,7 +229,6 @@ fn two_tools() -> Value {
             "$defs": {"City": {"enum": ["Rome", "Oslo"]}},
             "properties": {"city": {"$ref": "#/$defs/City"}},
             "required": ["city"],
-            "additionalProperties": false,
         }}},
         {"type": "function", "function": {"name": "clock"}},
     ])

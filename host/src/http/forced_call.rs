@@ -33,17 +33,21 @@ pub(super) fn constraint(functions: &[&Value], format: ToolFormat) -> Constraint
 
 /// The schema of a call, which stands at `place` of one of this draft.
 fn call(function: &Value, arguments: &str, place: &str, draft: Option<&Value>) -> Value {
-    let parameters = match function["parameters"].as_object() {
+    let mut parameters = match &function["parameters"] {
         // A function without parameters, by OpenAI's definition.
-        None => json!({"type": "object", "properties": {}, "additionalProperties": false}),
-        Some(schema) => {
-            let mut schema = schema.clone();
-            if schema.get("$schema") == draft {
-                schema.shift_remove("$schema");
-            }
-            moved(&schema.into(), &format!("{place}/properties/{arguments}"))
-        }
+        Value::Null => json!({"properties": {}}),
+        schema => schema.clone(),
     };
+    if let Some(members) = parameters.as_object_mut() {
+        if members.get("$schema") == draft {
+            members.shift_remove("$schema");
+        }
+        if !members.contains_key("$ref") {
+            members.entry("type").or_insert_with(|| "object".into());
+        }
+    }
+    close(&mut parameters);
+    move_to(&mut parameters, &format!("{place}/properties/{arguments}"));
     json!({
         "type": "object",
         "properties": {"name": {"const": function["name"]}, arguments: parameters},
@@ -52,34 +56,66 @@ fn call(function: &Value, arguments: &str, place: &str, draft: Option<&Value>) -
     })
 }
 
-/// A schema that was a whole document and now stands at `place` of another:
-/// its references begin there.
-fn moved(schema: &Value, place: &str) -> Value {
-    let Some(members) = schema.as_object() else {
-        return schema.clone();
+/// Leaves objects the members that they name: a function knows no others, and
+/// small models go on for ever once they begin to invent some. Nothing is
+/// changed where several schemas describe one object together, none of which
+/// could then have members of another.
+fn close(parameters: &mut Value) {
+    let mut together = false;
+    visit(parameters, &mut |schema| {
+        let has = |keyword: &&str| schema.contains_key(*keyword);
+        let others = ["$ref", "anyOf", "oneOf", "not", "if", "dependentSchemas"];
+        together |= has(&"allOf") || has(&"properties") && others.iter().any(has);
+    });
+    if together {
+        return;
+    }
+    visit(parameters, &mut |schema| {
+        let Some(named) = schema.get("properties").and_then(Value::as_object) else {
+            return;
+        };
+        let is_named = |name: &Value| name.as_str().is_some_and(|name| named.contains_key(name));
+        let required = schema.get("required").and_then(Value::as_array);
+        let is_open = ["additionalProperties", "patternProperties", "minProperties"]
+            .iter()
+            .any(|keyword| schema.contains_key(*keyword));
+        if !is_open && required.is_none_or(|names| names.iter().all(is_named)) {
+            schema.insert("additionalProperties".to_owned(), false.into());
+        }
+    });
+}
+
+/// Lets references of a schema that was a whole document, and now stands at
+/// `place` of another, begin there.
+fn move_to(parameters: &mut Value, place: &str) {
+    visit(parameters, &mut |schema| {
+        if let Some(Value::String(reference)) = schema.get_mut("$ref") {
+            if let Some(rest) = reference.strip_prefix('#') {
+                *reference = format!("{place}{rest}");
+            }
+        }
+    });
+}
+
+/// Changes a schema and then all that are inside it.
+fn visit(schema: &mut Value, change: &mut impl FnMut(&mut Map<String, Value>)) {
+    let Some(members) = schema.as_object_mut() else {
+        return;
     };
-    let member = |(keyword, value): (&String, &Value)| {
-        let value = match (keyword.as_str(), value) {
-            ("$ref", Value::String(reference)) => match reference.strip_prefix('#') {
-                Some(rest) => format!("{place}{rest}").into(),
-                None => value.clone(),
-            },
+    change(members);
+    for (keyword, value) in members.iter_mut() {
+        match (keyword.as_str(), value) {
             // Data, not schemas.
-            ("const" | "enum" | "default" | "examples", _) => value.clone(),
+            ("const" | "enum" | "default" | "examples", _) => {}
             // Schemas by names, which may be those of keywords.
             (
                 "properties" | "patternProperties" | "dependentSchemas" | "$defs" | "definitions",
                 Value::Object(named),
-            ) => {
-                let named = named.iter();
-                Value::Object(named.map(|(k, v)| (k.clone(), moved(v, place))).collect())
-            }
-            (_, Value::Array(items)) => items.iter().map(|item| moved(item, place)).collect(),
-            _ => moved(value, place),
-        };
-        (keyword.clone(), value)
-    };
-    Value::Object(members.iter().map(member).collect())
+            ) => named.values_mut().for_each(|inner| visit(inner, change)),
+            (_, Value::Array(items)) => items.iter_mut().for_each(|inner| visit(inner, change)),
+            (_, inner) => visit(inner, change),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -94,18 +130,54 @@ mod tests {
     fn one_function_is_named_and_its_arguments_fit() {
         let city = json!({"type": "object", "properties": {"city": {"type": "string"}}});
         let weather = json!({"name": "weather", "description": "Now.", "parameters": city});
+        let mut closed = city;
+        closed["additionalProperties"] = false.into();
         assert_eq!(
             schema(&[&weather], ToolFormat::Hermes),
             json!({
                 "type": "object",
-                "properties": {"name": {"const": "weather"}, "arguments": city},
+                "properties": {"name": {"const": "weather"}, "arguments": closed},
                 "required": ["name", "arguments"],
                 "additionalProperties": false,
             })
         );
         let llama = schema(&[&weather], ToolFormat::Llama);
-        assert_eq!(llama["properties"]["parameters"], city);
+        assert_eq!(llama["properties"]["parameters"], closed);
         assert_eq!(llama["required"], json!(["name", "parameters"]));
+    }
+
+    #[test]
+    fn objects_have_the_members_that_they_name_unless_they_say_otherwise() {
+        let closed = |schema: &Value| {
+            let mut schema = schema.clone();
+            close(&mut schema);
+            schema
+        };
+        let one = json!({"properties": {"a": {}}, "required": ["a"]});
+        let mut one_closed = one.clone();
+        one_closed["additionalProperties"] = false.into();
+        let nested = |inner: &Value| {
+            json!({
+                "$defs": {"One": inner},
+                "anyOf": [inner, {"type": "null"}, {"items": inner}],
+            })
+        };
+        assert_eq!(closed(&nested(&one)), nested(&one_closed));
+        for stays in [
+            json!({"type": "object"}),
+            json!({"properties": {}, "additionalProperties": true}),
+            json!({"properties": {}, "patternProperties": {"^x": {}}}),
+            json!({"properties": {"a": {}}, "required": ["b"]}),
+            json!({"properties": {"a": {}}, "minProperties": 2}),
+            // Together they describe an object of `a` and another member.
+            json!({"allOf": [one, {"properties": {"b": {}}}]}),
+            json!({"properties": {"a": {}}, "anyOf": [{"required": ["b"]}, {"required": ["c"]}]}),
+            json!({"properties": {"a": {}}, "$ref": "#/$defs/B", "$defs": {"B": one}}),
+            // Data.
+            json!({"const": {"properties": {}}, "enum": [{"properties": {}}]}),
+        ] {
+            assert_eq!(closed(&stays), stays);
+        }
     }
 
     #[test]
@@ -127,13 +199,16 @@ mod tests {
         let (seven, six) = (of("draft-07"), of("draft-06"));
         let alone = schema(&[&seven], ToolFormat::Hermes);
         assert_eq!(alone["$schema"], "draft-07");
-        assert_eq!(alone["properties"]["arguments"], json!({}));
+        assert_eq!(alone["properties"]["arguments"], json!({"type": "object"}));
         // Two different ones stay for the grammar to refuse.
         let both = schema(&[&seven, &six, &seven], ToolFormat::Hermes);
         assert_eq!(both["$schema"], "draft-07");
         let arguments = |index: usize| &both["anyOf"][index]["properties"]["arguments"];
-        assert_eq!(arguments(1), &json!({"$schema": "draft-06"}));
-        assert_eq!(arguments(2), &json!({}));
+        assert_eq!(
+            arguments(1),
+            &json!({"$schema": "draft-06", "type": "object"})
+        );
+        assert_eq!(arguments(2), &json!({"type": "object"}));
     }
 
     #[test]
@@ -164,6 +239,8 @@ mod tests {
                     ]},
                     "$ref": {"type": "string", "default": {"$ref": "#"}},
                 },
+                "type": "object",
+                "additionalProperties": false,
             })
         );
     }
