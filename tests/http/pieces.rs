@@ -93,8 +93,8 @@ async fn said(ids: &[TokenId], fields: &Value) -> Value {
     let plain = server().post(COMPLETIONS, &body).await;
     assert_eq!(plain.status, StatusCode::OK, "{body}\n{}", plain.text);
     let choice = plain.json()["choices"][0].take();
-    let streamed = server().post(COMPLETIONS, &with(body, &json!({"stream": true})));
-    let streamed = streamed.await;
+    let body = with(body, &json!({"stream": true}));
+    let streamed = server().post(COMPLETIONS, &body).await;
     let (last, events) = streamed
         .events()
         .split_last()
