@@ -220,6 +220,89 @@ async fn the_whole_text_is_a_call_where_the_template_says_so() {
     assert_eq!(answer["choices"][0]["finish_reason"], "stop");
 }
 
+/// Two tools. Where the model's own text is no call, the first character of
+/// each that may be wins: `clock` before `weather`, `Oslo` before `Rome`.
+fn two_tools() -> Value {
+    json!([
+        {"type": "function", "function": {"name": "weather", "parameters": {
+            "type": "object",
+            "$defs": {"City": {"enum": ["Rome", "Oslo"]}},
+            "properties": {"city": {"$ref": "#/$defs/City"}},
+            "required": ["city"],
+        }}},
+        {"type": "function", "function": {"name": "clock"}},
+    ])
+}
+
+#[tokio::test]
+async fn a_call_can_be_forced() {
+    let weather = json!({"type": "function", "function": {"name": "weather"}});
+    let llama = Server::start(&setup(template("Environment: ipython")));
+    let (rome, oslo) = ("{\"city\": \"Rome\"}", "{\"city\": \"Oslo\"}");
+    for (server, says, choice, name, arguments) in [
+        // What it would have called, and what it would not.
+        (hermes(), CALL, json!("required"), "weather", rome),
+        (hermes(), CALL, weather.clone(), "weather", rome),
+        (hermes(), "No.", json!("required"), "clock", "{}"),
+        (hermes(), "No.", weather.clone(), "weather", oslo),
+        (&llama, "No.", json!("required"), "clock", "{}"),
+        (&llama, "No.", weather, "weather", oslo),
+    ] {
+        let more = json!({"tools": two_tools(), "tool_choice": choice});
+        let answer = ask(server, says, more.clone()).await.json();
+        let chosen = &answer["choices"][0];
+        let expected = json!({"name": name, "arguments": arguments});
+        assert_eq!(chosen["finish_reason"], "tool_calls", "{more}");
+        assert_eq!(chosen["message"]["content"], Value::Null, "{more}");
+        let calls = chosen["message"]["tool_calls"].as_array().unwrap();
+        assert_eq!(calls.len(), 1, "{more}");
+        assert_eq!(calls[0]["function"], expected, "{more}");
+
+        let mut streamed = more;
+        streamed["stream"] = true.into();
+        let answer = ask(server, says, streamed).await;
+        let events = answer.events();
+        let chunks = events[..events.len() - 1].iter();
+        let chunks: Vec<Value> = chunks.map(|e| serde_json::from_str(e).unwrap()).collect();
+        let mut calls = chunks
+            .iter()
+            .map(|c| &c["choices"][0]["delta"]["tool_calls"]);
+        let call = calls.find(|calls| !calls.is_null()).unwrap();
+        assert_eq!(call[0]["function"], expected, "{}", answer.text);
+        let last = &chunks.last().unwrap()["choices"][0];
+        assert_eq!(last["finish_reason"], "tool_calls");
+    }
+}
+
+/// The prompt ends within the call that is forced; the completion is its JSON.
+#[tokio::test]
+async fn a_forced_call_is_opened_by_the_prompt_and_counted_without_its_marks() {
+    let free = ask(hermes(), CALL, json!({})).await.json();
+    let forced = ask(hermes(), CALL, json!({"tool_choice": "required"})).await;
+    assert_eq!(forced.header("x-sluice-ignored"), None);
+    let forced = forced.json();
+    let prompt = |answer: &Value| answer["usage"]["prompt_tokens"].as_u64().unwrap();
+    assert_eq!(
+        prompt(&forced),
+        prompt(&free) + "<tool_call>\n".len() as u64
+    );
+    let json = CALL.lines().nth(1).unwrap();
+    assert_eq!(forced["usage"]["completion_tokens"], json.len());
+    // One that is cut is what there is of it.
+    let cut = json.find("Rome").unwrap() + 2;
+    let more = json!({"tool_choice": "required", "max_tokens": cut});
+    let answer = ask(hermes(), CALL, more).await.json();
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["finish_reason"], "length");
+    let call = &choice["message"]["tool_calls"][0]["function"];
+    assert_eq!(call["arguments"], "{\"city\": \"Ro");
+    // Strict is what a forced call always is.
+    let strict = json!({"tool_choice": "required", "tools": [{"type": "function", "function":
+        {"name": "weather", "strict": true, "parameters": tools()[0]["function"]["parameters"]}}]});
+    let answer = ask(hermes(), CALL, strict).await;
+    assert_eq!(answer.header("x-sluice-ignored"), None);
+}
+
 #[tokio::test]
 async fn a_conversation_with_calls_goes_on() {
     let body = json!({
@@ -248,14 +331,46 @@ async fn what_cannot_be_honoured_is_refused() {
     let function = |function: Value| json!({"tools": [{"type": "function", "function": function}]});
     for (more, code, param) in [
         (
-            json!({"tool_choice": "required"}),
-            "unsupported_field",
+            json!({"tool_choice": {"type": "function", "function": {"name": "clock"}}}),
+            "invalid_value",
             "tool_choice",
         ),
         (
-            json!({"tool_choice": {"type": "function", "function": {"name": "weather"}}}),
-            "unsupported_field",
+            json!({"tool_choice": {"type": "function"}}),
+            "invalid_value",
+            "tool_choice.function.name",
+        ),
+        (
+            json!({"tool_choice": {"type": "allowed_tools"}}),
+            "invalid_value",
             "tool_choice",
+        ),
+        (
+            json!({"tool_choice": "required", "tools": []}),
+            "invalid_value",
+            "tool_choice",
+        ),
+        (
+            json!({"tool_choice": "required", "tools": null}),
+            "invalid_value",
+            "tool_choice",
+        ),
+        (
+            json!({"tool_choice": "required", "guided_regex": "a"}),
+            "conflicting_fields",
+            "guided_regex",
+        ),
+        (
+            json!({"tool_choice": "required", "chain": [{"plugin": "sampler"}],
+                "temperature": null}),
+            "conflicting_fields",
+            "tools",
+        ),
+        (
+            json!({"tool_choice": "required", "tools": [{"type": "function", "function":
+                {"name": "f", "parameters": {"not": {}}}}]}),
+            "invalid_value",
+            "tools",
         ),
         (
             json!({"tool_choice": "maybe"}),

@@ -38,9 +38,10 @@ pub(super) fn read_prompt(
         add_generation_prompt: true,
         extra: extra.as_ref(),
     };
-    let text = template
+    let mut text = template
         .render(&input)
         .map_err(|error| template_error(&error))?;
+    text.push_str(tools.map_or("", Tools::opening));
     let prompt = tokenizer
         .encode(&text, true)
         .map_err(|error| tokenizer_error("messages", &error))?;

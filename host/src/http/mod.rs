@@ -21,6 +21,7 @@ mod dialect;
 pub mod errors;
 mod field_table;
 mod fields;
+mod forced_call;
 mod generate;
 mod lifecycle;
 mod log;

@@ -13,6 +13,7 @@ use super::Service;
 use super::body::parse_object;
 use super::choice::{Choice, Showing};
 use super::completions::Prompt;
+use super::constraint::{self, Constraint};
 use super::dialect::Dialect;
 use super::errors::{ApiError, Code, shown};
 use super::field_table::Endpoint;
@@ -77,13 +78,16 @@ pub(super) fn prepare(
     let vocabulary_size = service.engine.model_info().vocabulary_size;
     let dialect = Dialect::read(&mut fields, vocabulary_size)?;
     let mut terms = Terms::read(&mut fields, endpoint, service)?;
-    let chain = RequestChain::read(&mut fields, dialect, &service.registry, vocabulary_size)?;
+    let template = service.model.template.as_ref();
+    if endpoint == Endpoint::Chat {
+        terms.tools = Tools::read(&mut fields, template)?;
+    }
+    let tools = terms.tools.as_ref();
+    let constraint = read_constraint(&mut fields, tools)?;
+    let registry = &service.registry;
+    let chain = RequestChain::read(&mut fields, constraint, dialect, registry, vocabulary_size)?;
     let prompts = match endpoint {
         Endpoint::Chat => {
-            let template = service.model.template.as_ref();
-            terms.tools = Tools::read(&mut fields, template)?;
-            check_calls(&terms, &chain)?;
-            let tools = terms.tools.as_ref();
             let ids = chat::read_prompt(&mut fields, &service.model.tokenizer, template, tools)?;
             vec![Prompt { ids, text: None }]
         }
@@ -94,8 +98,7 @@ pub(super) fn prepare(
     };
     check_size(service, &chain, terms.n, prompts.len())?;
     let mut ignored = fields.finish()?;
-    if terms.tools.as_ref().is_some_and(|tools| tools.strict) {
-        // Arguments are as the model writes them.
+    if tools.is_some_and(Tools::ignores_strict) {
         ignored.push("tools.function.strict");
     }
     let prompt_tokens = prompts.iter().map(|prompt| prompt.ids.len()).sum();
@@ -113,17 +116,22 @@ pub(super) fn prepare(
     })
 }
 
-/// Refuses tools beside a form for the text, in which no call could stand.
-fn check_calls(terms: &Terms, chain: &RequestChain) -> Result<(), ApiError> {
-    match (&terms.tools, chain.constraint()) {
-        (Some(_), Some(field)) => {
+/// Takes the form that the text must have, given as such or by a call that is
+/// forced.
+fn read_constraint(
+    fields: &mut Fields,
+    tools: Option<&Tools>,
+) -> Result<Option<Constraint>, ApiError> {
+    match (tools, constraint::read(fields)?) {
+        (Some(_), Some(Constraint { field, .. })) => {
             let message = format!(
                 "`{field}` gives the text a form in which no call could stand: leave it or \
                  `tools` out"
             );
             Err(ApiError::of(Code::ConflictingFields, field, message))
         }
-        _ => Ok(()),
+        (Some(tools), None) => Ok(tools.forced.clone()),
+        (None, constraint) => Ok(constraint),
     }
 }
 
@@ -246,8 +254,9 @@ impl Terms {
         let wanted = i128::from(self.max_tokens != Some(0));
         if room < wanted {
             let message = format!(
-                "the prompt has {} tokens; with the model's context of {context_length} tokens \
-                 it may have at most {}",
+                // Begins as OpenAI's does: clients tell the case by it.
+                "this model's maximum context length is {context_length} tokens, but the prompt \
+                 has {}; it may have at most {}",
                 prompt.len(),
                 context_length.saturating_sub(1)
             );

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::constraint::{self, Constraint};
+use super::constraint::Constraint;
 use super::default_chain::{DefaultChain, Param, canonicalise};
 use super::dialect::Dialect;
 use super::errors::{ApiError, Code, shown};
@@ -32,20 +32,20 @@ pub(super) enum Origin {
 }
 
 impl RequestChain {
-    /// Reads `chain`, `processors`, the constraint of the text and every field
-    /// of a default stage.
+    /// Reads `chain`, `processors` and every field of a default stage; the text
+    /// follows the constraint.
     ///
     /// # Errors
     /// The first field that cannot be honoured.
     pub(super) fn read(
         fields: &mut Fields,
+        constraint: Option<Constraint>,
         dialect: &Dialect,
         registry: &Registry,
         vocabulary_size: u32,
     ) -> Result<Self, ApiError> {
         let replacement = fields.take("chain");
         let additions = fields.take("processors");
-        let constraint = constraint::read(fields)?;
         let mut params = fields.take_stage_fields();
         for (_, given) in &mut params {
             canonicalise(given, vocabulary_size);
@@ -215,14 +215,6 @@ impl RequestChain {
                 None => ApiError::new(Code::PluginError, fault.to_string()),
             },
         }
-    }
-
-    /// The field that gives the text a form, if one does.
-    pub(super) fn constraint(&self) -> Option<&'static str> {
-        self.origins.iter().find_map(|origin| match origin {
-            Origin::Field(field) => Some(*field),
-            _ => None,
-        })
     }
 
     /// The field that stands for the stage of this name as a whole.

@@ -4,8 +4,10 @@
 use serde_json::Value;
 use uuid::Uuid;
 
+use super::constraint::Constraint;
 use super::errors::{ApiError, Code, shown};
 use super::fields::{Fields, Given};
+use super::forced_call;
 use crate::text::{ChatTemplate, ToolCall, ToolFormat, ToolStream};
 
 /// Tools that the model is shown.
@@ -15,8 +17,10 @@ pub(super) struct Tools {
     pub(super) list: Value,
     format: ToolFormat,
     parallel: bool,
+    /// What the text must be, where the client forces a call.
+    pub(super) forced: Option<Constraint>,
     /// Whether one of them asks for arguments that follow its schema strictly.
-    pub(super) strict: bool,
+    strict: bool,
 }
 
 /// A call in an answer.
@@ -45,27 +49,28 @@ impl Tools {
     ///
     /// # Errors
     /// Tools that the model's template has no place for, or in a form of which
-    /// this server knows no calls, and choices that it cannot force.
+    /// this server knows no calls, and choices of what there is not.
     pub(super) fn read(
         fields: &mut Fields,
         template: Option<&ChatTemplate>,
     ) -> Result<Option<Self>, ApiError> {
         let tools = fields.take("tools");
-        let choice = fields.take("tool_choice");
+        let given = fields.take("tool_choice");
         let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
-        let choice = choice.as_ref().map(Choice::read).transpose()?;
-        let Some(tools) = tools else {
-            return Ok(None);
-        };
-        let list = tools
-            .value
-            .as_array()
-            .ok_or_else(|| tools.invalid("a list of objects with a `type` and a `function`"))?;
+        let choice = given.as_ref().map_or(Ok(Choice::Auto), Choice::read)?;
         let mut strict = false;
+        let list: &[Value] = match &tools {
+            None => &[],
+            Some(tools) => tools
+                .value
+                .as_array()
+                .ok_or_else(|| tools.invalid("a list of objects with a `type` and a `function`"))?,
+        };
         for (index, tool) in list.iter().enumerate() {
             strict |= read_tool(&format!("tools[{index}]"), tool)?;
         }
-        if list.is_empty() || choice == Some(Choice::None) {
+        let forced = choice.forced(list)?;
+        if list.is_empty() || choice == Choice::None {
             return Ok(None);
         }
         let format = template.and_then(ChatTemplate::tool_format);
@@ -75,7 +80,8 @@ impl Tools {
             ApiError::of(Code::UnsupportedField, "tools", message)
         })?;
         Ok(Some(Self {
-            list: tools.value,
+            forced: forced.map(|functions| forced_call::constraint(&functions, format)),
+            list: list.into(),
             format,
             parallel,
             strict,
@@ -84,32 +90,78 @@ impl Tools {
 
     /// Tells the calls of one answer from its text.
     pub(super) fn stream(&self) -> ToolStream {
-        ToolStream::new(self.format, self.parallel)
+        match self.forced {
+            // The opening is in the prompt: what is left is one object.
+            Some(_) => ToolStream::new(ToolFormat::Llama, false),
+            None => ToolStream::new(self.format, self.parallel),
+        }
+    }
+
+    /// What the prompt ends with, so that the text begins within a call.
+    pub(super) fn opening(&self) -> &'static str {
+        match self.forced {
+            Some(_) => self.format.opening(),
+            None => "",
+        }
+    }
+
+    /// Whether a client asks for strict arguments where they are as the model
+    /// writes them.
+    pub(super) fn ignores_strict(&self) -> bool {
+        self.strict && self.forced.is_none()
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Choice {
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Choice<'a> {
     Auto,
     None,
+    /// One of the tools.
+    Required,
+    /// The tool of this name.
+    Named(&'a str),
 }
 
-impl Choice {
-    fn read(given: &Given) -> Result<Self, ApiError> {
-        match &given.value {
-            Value::String(text) if text == "auto" => Ok(Self::Auto),
-            Value::String(text) if text == "none" => Ok(Self::None),
-            Value::String(text) if text != "required" => Err(given.invalid("\"auto\" or \"none\"")),
-            Value::String(_) | Value::Object(_) => {
-                let message = format!(
-                    "`tool_choice` is {}; a call cannot be forced here, only \"auto\" and \
-                     \"none\" are supported",
-                    shown(&given.value)
-                );
-                Err(ApiError::of(Code::UnsupportedField, "tool_choice", message))
-            }
-            _ => Err(given.invalid("\"auto\" or \"none\"")),
+impl<'a> Choice<'a> {
+    fn read(given: &'a Given) -> Result<Self, ApiError> {
+        let function = given.value.pointer("/function/name");
+        match given.value.as_str() {
+            Some("auto") => Ok(Self::Auto),
+            Some("none") => Ok(Self::None),
+            Some("required") => Ok(Self::Required),
+            None if given.value["type"] == "function" => function
+                .and_then(Value::as_str)
+                .map(Self::Named)
+                .ok_or_else(|| {
+                    let path = "tool_choice.function.name";
+                    ApiError::invalid(path, function.unwrap_or(&Value::Null), "a function's name")
+                }),
+            _ => Err(given.invalid(
+                "\"auto\", \"none\", \"required\" or {\"type\": \"function\", \"function\": \
+                 {\"name\": …}}",
+            )),
         }
+    }
+
+    /// The functions of which one has to be called, if one has to.
+    fn forced<'t>(&self, tools: &'t [Value]) -> Result<Option<Vec<&'t Value>>, ApiError> {
+        let functions = tools.iter().map(|tool| &tool["function"]);
+        let (functions, otherwise): (Vec<_>, _) = match self {
+            Self::Auto | Self::None => return Ok(None),
+            Self::Required => (
+                functions.collect(),
+                "is \"required\", but there are no `tools`".to_owned(),
+            ),
+            Self::Named(name) => (
+                functions.filter(|f| f["name"] == *name).collect(),
+                format!("names {}, which is none of `tools`", shown(&(*name).into())),
+            ),
+        };
+        if functions.is_empty() {
+            let message = format!("`tool_choice` {otherwise}");
+            return Err(ApiError::of(Code::InvalidValue, "tool_choice", message));
+        }
+        Ok(Some(functions))
     }
 }
 

@@ -27,6 +27,22 @@ impl ToolFormat {
             None
         }
     }
+
+    /// What stands before the JSON of a call.
+    pub fn opening(self) -> &'static str {
+        match self {
+            Self::Hermes => "<tool_call>\n",
+            Self::Llama => "",
+        }
+    }
+
+    /// The member of a call that has its arguments.
+    pub fn arguments_key(self) -> &'static str {
+        match self {
+            Self::Hermes => "arguments",
+            Self::Llama => "parameters",
+        }
+    }
 }
 
 /// A call, as the model wrote it.

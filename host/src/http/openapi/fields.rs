@@ -153,7 +153,18 @@ fn read(name: &str, endpoint: Endpoint) -> Value {
         "guided_json" => json!({"type": ["object", "boolean", "string"]}),
         "guided_choice" => json!({"type": "array"}),
         "tools" => json!({"type": "array", "items": tool()}),
-        "tool_choice" => json!({"enum": ["none", "auto"]}),
+        "tool_choice" => json!({"anyOf": [
+            {"enum": ["none", "auto", "required"]},
+            {
+                "type": "object",
+                "properties": {"type": {"const": "function"}, "function": {
+                    "type": "object",
+                    "properties": {"name": {"type": "string"}},
+                    "required": ["name"],
+                }},
+                "required": ["type", "function"],
+            },
+        ]}),
         _ => json!({}),
     }
 }
