@@ -17,14 +17,14 @@ const MAX_VALUES: u32 = 20_000;
 const MAX_PATTERN_BYTES: usize = 1 << 20;
 
 /// A compiled schema of a parameters object.
-pub(super) struct ParamsSchema(Validator);
+pub struct ParamsSchema(Validator);
 
 impl ParamsSchema {
     /// Parses and compiles a schema.
     ///
     /// # Errors
     /// One sentence on what is wrong with it.
-    pub(super) fn parse(text: &str) -> Result<(Value, Self), String> {
+    pub fn parse(text: &str) -> Result<(Value, Self), String> {
         if text.len() > MAX_SCHEMA_BYTES {
             return Err(format!(
                 "it has {} bytes, the limit is {MAX_SCHEMA_BYTES}",
@@ -41,7 +41,7 @@ impl ParamsSchema {
     ///
     /// # Errors
     /// One sentence on what is wrong with it.
-    pub(super) fn new(schema: &Value) -> Result<Self, String> {
+    pub fn new(schema: &Value) -> Result<Self, String> {
         if !schema.is_object() {
             return Err("it is not a JSON object".to_owned());
         }
@@ -60,7 +60,10 @@ impl ParamsSchema {
     }
 
     /// Checks parameters.
-    pub(super) fn validate(&self, params: &Value) -> Result<(), ParamsError> {
+    ///
+    /// # Errors
+    /// The first violation.
+    pub fn validate(&self, params: &Value) -> Result<(), ParamsError> {
         self.0.validate(params).map_err(|error| ParamsError {
             pointer: error.instance_path().to_string(),
             message: shorten(error.to_string()),
