@@ -18,7 +18,7 @@ fn chat_template() {
 
 #[test]
 fn component() {
-    run("component", 500);
+    run("component", 2_000);
 }
 
 #[test]
@@ -28,17 +28,17 @@ fn detokenizer() {
 
 #[test]
 fn gguf() {
-    run("gguf", 2_000);
+    run("gguf", 1_000);
 }
 
 #[test]
 fn grammar() {
-    run("grammar", 500);
+    run("grammar", 1_000);
 }
 
 #[test]
 fn params_schema() {
-    run("params_schema", 2_000);
+    run("params_schema", 5_000);
 }
 
 #[test]
@@ -49,12 +49,12 @@ fn request() {
 
 #[test]
 fn safetensors() {
-    run("safetensors", 2_000);
+    run("safetensors", 1_000);
 }
 
 #[test]
 fn tool_calls() {
-    run("tool_calls", 20_000);
+    run("tool_calls", 2_000);
 }
 
 /// Replays the kept inputs of a check, then `n_rounds` changed ones.
@@ -62,10 +62,13 @@ fn run(name: &str, n_rounds: usize) {
     let (_, check) = CHECKS.iter().find(|(other, _)| *other == name).unwrap();
     let kept = kept(name);
     assert!(!kept.is_empty(), "{name} has no inputs");
+    let mut n_taken = 0;
     for (path, bytes) in &kept {
         eprintln!("{}", path.display());
-        check(bytes);
+        n_taken += usize::from(check(bytes));
     }
+    // Otherwise it is only the refusals that are looked at.
+    assert!(n_taken * 3 >= kept.len(), "{n_taken} of {}", kept.len());
     let mut chance = Chance(0);
     for round in 0..n_rounds {
         let bytes = changed(&kept, &mut chance);

@@ -29,15 +29,18 @@ const TEMPLATES: [&str; 4] = [
 /// A template's source and, after a zero byte, `messages`, or an object of them
 /// with `tools` and `extra`. Without a zero byte all of it is messages, for the
 /// templates above.
-pub fn chat_template(bytes: &[u8]) {
+pub fn chat_template(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else {
-        return;
+        return false;
     };
     match text.split_once('\0') {
         Some((source, chat)) => render(source, &parse(chat)),
         None => {
             let chat = parse(text);
-            TEMPLATES.iter().for_each(|source| render(source, &chat));
+            // All of them, whatever the first says.
+            TEMPLATES
+                .map(|source| render(source, &chat))
+                .contains(&true)
         }
     }
 }
@@ -71,14 +74,15 @@ fn parse(text: &str) -> Chat {
     }
 }
 
-fn render(source: &str, chat: &Chat) {
+/// Whether the template made a text of the chat.
+fn render(source: &str, chat: &Chat) -> bool {
     let names = ["<s>", "</s>"].map(|name| Some(name.to_owned()));
     let [bos, eos] = names;
     let template = match ChatTemplate::new(source, bos, eos) {
         Ok(template) => template,
         Err(error) => {
             assert!(matches!(error, TemplateError::Syntax(_)), "{error}");
-            return;
+            return false;
         }
     };
     let input = ChatInput {
@@ -93,4 +97,5 @@ fn render(source: &str, chat: &Chat) {
     if !source.contains("strftime_now") {
         assert_eq!(template.render(&input), text);
     }
+    text.is_ok()
 }

@@ -4,12 +4,13 @@ use sluice::plugin::{UploadCode, component as read, interfaces};
 
 /// A component or a module, which is refused with a reason or is a plugin, and
 /// then the component that was made of it is the same plugin.
-pub fn component(bytes: &[u8]) {
+pub fn component(bytes: &[u8]) -> bool {
     let known = interfaces(bytes);
     match read(bytes) {
         Ok((component, kind)) => {
             assert!(known.is_ok(), "{known:?}");
             assert_eq!(read(&component), Ok((component, kind)));
+            true
         }
         Err(error) => {
             assert!(
@@ -20,6 +21,7 @@ pub fn component(bytes: &[u8]) {
                 "{error:?}"
             );
             assert!(error.message.len() < 4096, "{error}");
+            false
         }
     }
 }

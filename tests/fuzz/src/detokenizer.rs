@@ -12,7 +12,7 @@ const LONGEST_PIECE: usize = 8;
 const MOST_TOKENS: usize = 200;
 
 /// Stop strings, the pieces of a vocabulary, then tokens.
-pub fn detokenizer(bytes: &[u8]) {
+pub fn detokenizer(bytes: &[u8]) -> bool {
     let mut input = Input::new(bytes);
     let n_stops = input.below(MAX_STOP_STRINGS.min(4) + 1);
     let stops: Vec<String> = (0..n_stops)
@@ -43,7 +43,7 @@ pub fn detokenizer(bytes: &[u8]) {
 
     pieces_join(&tokens);
     let Ok(stop) = StopStrings::new(stops.clone()) else {
-        return;
+        return false;
     };
     let vocabulary = Arc::new(Vocabulary::new(&pieces, Vec::new()));
     let mut stream = TextStream::new(vocabulary, Arc::new(stop), min_tokens);
@@ -65,6 +65,7 @@ pub fn detokenizer(bytes: &[u8]) {
         None => assert_eq!(n_counted, tokens.len()),
         Some(_) => assert!(n_counted <= tokens.len()),
     }
+    true
 }
 
 /// However bytes are cut, their text is that of all of them.

@@ -56,32 +56,34 @@ fn tokens() -> Option<&'static Tokens> {
 /// A kind of grammar, the grammar and, after a zero byte, which of the allowed
 /// tokens comes next, again and again. A grammar is refused or can be followed,
 /// and however its text is cut over calls, the same may follow.
-pub fn grammar(bytes: &[u8]) {
+pub fn grammar(bytes: &[u8]) -> bool {
     let mut input = Input::new(bytes);
     let kind = input.below(4);
     let rest = input.rest();
     let cut = rest.iter().position(|&byte| byte == 0);
     let (text, choices) = rest.split_at(cut.unwrap_or(rest.len()));
     let Ok(text) = std::str::from_utf8(text) else {
-        return;
+        return false;
     };
     let Some((source, tokens)) = source(kind, text).zip(tokens()) else {
-        return;
+        return false;
     };
     let open = || Matcher::new(tokens, &source, vec![END]);
     let mut matcher = match open() {
         Ok(matcher) => matcher,
         Err(error) => {
             assert!(!error.is_empty());
-            return;
+            return false;
         }
     };
     let mut accepted: Vec<TokenId> = Vec::new();
     for &choice in choices.iter().skip(1).take(MOST_TOKENS) {
         // What takes too long to find out is an error of that request.
-        let Ok(mask) = matcher.mask() else { return };
+        let Ok(mask) = matcher.mask() else {
+            return false;
+        };
         let Some(next) = nth(&mask, usize::from(choice)) else {
-            return;
+            return false;
         };
         if next == END {
             break;
@@ -95,6 +97,7 @@ pub fn grammar(bytes: &[u8]) {
         .as_mut()
         .map(|replay| replay.accept(&accepted).and_then(|()| replay.mask()));
     assert_eq!(replayed, Some(matcher.mask()), "after {accepted:?}");
+    true
 }
 
 /// The parameters, as the host would let them through.

@@ -1,5 +1,5 @@
 //! What must hold for any bytes: one function each, which panics where it does
-//! not.
+//! not, and says whether the bytes were taken for what they should be.
 //!
 //! `fuzz/` runs them under libFuzzer, `tests/fuzz.rs` on the kept inputs and on
 //! changed ones.
@@ -40,7 +40,7 @@ pub use tool_calls::tool_calls;
 
 /// Each with its name, which is that of its fuzz target and of the folder of its
 /// kept inputs.
-pub const CHECKS: [(&str, fn(&[u8])); 9] = [
+pub const CHECKS: [(&str, fn(&[u8]) -> bool); 9] = [
     ("chat_template", chat_template),
     ("component", component),
     ("detokenizer", detokenizer),

@@ -18,36 +18,36 @@ const CONFIG: &str = r#"{
 }"#;
 
 /// A GGUF file.
-pub fn gguf(bytes: &[u8]) {
+pub fn gguf(bytes: &[u8]) -> bool {
     let Ok(folder) = tempfile::tempdir() else {
-        return;
+        return false;
     };
     let file = folder.path().join("model.gguf");
-    check(&file, &file, bytes);
+    check(&file, &file, bytes)
 }
 
 /// A safetensors file in a folder with a fixed configuration.
-pub fn safetensors(bytes: &[u8]) {
+pub fn safetensors(bytes: &[u8]) -> bool {
     let Ok(folder) = tempfile::tempdir() else {
-        return;
+        return false;
     };
     let parts = [("config.json", CONFIG), ("tokenizer.json", "{}")];
     if parts
         .iter()
         .any(|(name, text)| fs::write(folder.path().join(name), text).is_err())
     {
-        return;
+        return false;
     }
     check(
         &folder.path().join("model.safetensors"),
         folder.path(),
         bytes,
-    );
+    )
 }
 
-fn check(file: &Path, model: &Path, bytes: &[u8]) {
+fn check(file: &Path, model: &Path, bytes: &[u8]) -> bool {
     if fs::write(file, bytes).is_err() {
-        return;
+        return false;
     }
     let extents = tensor_extents(file);
     for extent in extents.iter().flatten() {
@@ -58,7 +58,7 @@ fn check(file: &Path, model: &Path, bytes: &[u8]) {
         );
     }
     let Ok(checkpoint) = Checkpoint::open(model) else {
-        return;
+        return false;
     };
     assert!(
         extents.is_ok(),
@@ -80,15 +80,17 @@ fn check(file: &Path, model: &Path, bytes: &[u8]) {
         let names = (checkpoint.bos_token.clone(), checkpoint.eos_token.clone());
         let _ = ChatTemplate::new(source, names.0, names.1);
     }
-    if let Ok(mut model) = load(&checkpoint, Backend::Cpu, &mut |_| ()) {
-        let row = |position: u32| Row {
-            token: position % checkpoint.vocabulary_size,
-            position,
-            slot: 0,
-            wants_logits: position == 1,
-        };
-        let computed = model.forward(&[row(0), row(1)]);
-        assert!(computed.is_ok(), "{computed:?}");
-        assert_eq!(model.logits().len(), checkpoint.vocabulary_size as usize);
-    }
+    let Ok(mut model) = load(&checkpoint, Backend::Cpu, &mut |_| ()) else {
+        return false;
+    };
+    let row = |position: u32| Row {
+        token: position % checkpoint.vocabulary_size,
+        position,
+        slot: 0,
+        wants_logits: position == 1,
+    };
+    let computed = model.forward(&[row(0), row(1)]);
+    assert!(computed.is_ok(), "{computed:?}");
+    assert_eq!(model.logits().len(), checkpoint.vocabulary_size as usize);
+    true
 }

@@ -5,22 +5,22 @@ use serde_json::Value;
 use sluice::plugin::ParamsSchema;
 
 /// A schema and, after a zero byte, parameters.
-pub fn params_schema(bytes: &[u8]) {
+pub fn params_schema(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else {
-        return;
+        return false;
     };
     let (schema, params) = text.split_once('\0').unwrap_or((text, "{}"));
     let (value, compiled) = match ParamsSchema::parse(schema) {
         Ok(parsed) => parsed,
         Err(message) => {
             assert!(message.len() < 4096, "{message}");
-            return;
+            return false;
         }
     };
     // As the server reads it from the compiler's report.
     assert!(ParamsSchema::new(&value).is_ok());
     let Ok(params) = serde_json::from_str::<Value>(params) else {
-        return;
+        return false;
     };
     let found = compiled.validate(&params);
     assert_eq!(found, compiled.validate(&params));
@@ -32,4 +32,5 @@ pub fn params_schema(bytes: &[u8]) {
         );
         assert!(error.message.len() < 4096, "{error}");
     }
+    true
 }

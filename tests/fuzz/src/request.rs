@@ -66,9 +66,9 @@ pub fn compile_with(executable: impl Into<PathBuf>) {
 
 /// An endpoint, and a body for it: the answer is one that the interface
 /// documents, and never a failure of the server's or of a shipped plugin's.
-pub fn request(bytes: &[u8]) {
+pub fn request(bytes: &[u8]) -> bool {
     let Some((&endpoint, body)) = bytes.split_first() else {
-        return;
+        return false;
     };
     let path = ["/v1/completions", "/v1/chat/completions"][usize::from(endpoint % 2)];
     let (status, answer) = Server::shared().post(path, body);
@@ -80,6 +80,7 @@ pub fn request(bytes: &[u8]) {
     } else if !text.starts_with(':') {
         check_answer(&parse(text));
     }
+    status == StatusCode::OK
 }
 
 fn parse(text: &str) -> Value {

@@ -6,7 +6,7 @@ use crate::input::Input;
 
 /// A format, whether there may be several calls, where to cut, and the text. It
 /// says the same in pieces and as a whole, and loses nothing.
-pub fn tool_calls(bytes: &[u8]) {
+pub fn tool_calls(bytes: &[u8]) -> bool {
     let mut input = Input::new(bytes);
     let format = [ToolFormat::Hermes, ToolFormat::Llama][input.below(2)];
     let parallel = input.below(2) == 1;
@@ -27,6 +27,7 @@ pub fn tool_calls(bytes: &[u8]) {
     if whole.calls.is_empty() {
         assert_eq!(whole.text, text);
     }
+    !whole.calls.is_empty()
 }
 
 fn parse<'a>(
