@@ -33,16 +33,14 @@ pub fn chat_template(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return false;
     };
-    match text.split_once('\0') {
-        Some((source, chat)) => render(source, &parse(chat)),
-        None => {
-            let chat = parse(text);
-            // All of them, whatever the first says.
-            TEMPLATES
-                .map(|source| render(source, &chat))
-                .contains(&true)
-        }
+    if let Some((source, chat)) = text.split_once('\0') {
+        return render(source, &parse(chat));
     }
+    let chat = parse(text);
+    // All of them, whatever the first says.
+    TEMPLATES
+        .map(|source| render(source, &chat))
+        .contains(&true)
 }
 
 struct Chat {

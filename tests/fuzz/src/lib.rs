@@ -38,9 +38,13 @@ pub use params_schema::params_schema;
 pub use request::{compile_with, request};
 pub use tool_calls::tool_calls;
 
+/// Panics on bytes for which something does not hold; whether they were taken for
+/// what they should be.
+pub type Check = fn(&[u8]) -> bool;
+
 /// Each with its name, which is that of its fuzz target and of the folder of its
 /// kept inputs.
-pub const CHECKS: [(&str, fn(&[u8]) -> bool); 9] = [
+pub const CHECKS: [(&str, Check); 9] = [
     ("chat_template", chat_template),
     ("component", component),
     ("detokenizer", detokenizer),
