@@ -1,7 +1,7 @@
 //! The header of a safetensors file, checked before MLX reads its tensors.
 //! Format: <https://github.com/huggingface/safetensors#format>.
 
-use std::{fs::File, io::Read, path::Path};
+use std::{fs::File, io::Read, ops::Range, path::Path};
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -19,6 +19,9 @@ pub(super) struct Stored {
     pub(super) dtype: String,
     pub(super) shape: Vec<usize>,
     data_offsets: [u64; 2],
+    /// Where it lies, in bytes from the beginning of the file.
+    #[serde(skip)]
+    pub(super) extent: Range<u64>,
 }
 
 /// The file's tensors by name.
@@ -68,7 +71,7 @@ pub(super) fn read_header(path: &Path) -> Result<Vec<(String, Stored)>, LoadErro
         if name == "__metadata__" {
             continue;
         }
-        let stored: Stored = serde_json::from_value(value)
+        let mut stored: Stored = serde_json::from_value(value)
             .map_err(|error| malformed(format!("tensor `{name}`: {error}")))?;
         let n_bytes = stored.n_bytes(&name)?;
         let [from, to] = stored.data_offsets;
@@ -78,7 +81,8 @@ pub(super) fn read_header(path: &Path) -> Result<Vec<(String, Stored)>, LoadErro
                 stored.shape
             )));
         }
-        needed = needed.max(data.saturating_add(to));
+        stored.extent = data.saturating_add(from)..data.saturating_add(to);
+        needed = needed.max(stored.extent.end);
         tensors.push((name, stored));
     }
     if needed > found {

@@ -16,7 +16,7 @@ use wasmtime::component::Component;
 
 use super::deadline::Deadline;
 use super::fault::kind;
-use super::inspect::{self, Form};
+use super::inspect;
 use super::instance::{Description, Instance, InstanceError, Linked, shorten};
 use super::loaded::Kind;
 use super::runtime::{Limits, MAX_MEMORIES, MAX_TABLES, Runtime, STACK_BYTES};
@@ -183,7 +183,7 @@ fn read_upload() -> Result<Vec<u8>, UploadError> {
 }
 
 fn compile(bytes: &[u8], task: &CompileTask, limits: Option<ProcessLimits>) -> Outcome {
-    let (bytes, kind) = component(bytes)?;
+    let (bytes, kind) = inspect::component(bytes)?;
     let runtime = runtime(task)?;
     let component = compile_component(&runtime, &bytes, &task.output)?;
     check_resources(&component)?;
@@ -237,18 +237,6 @@ fn check_resources(component: &Component) -> Result<(), UploadError> {
     Ok(())
 }
 
-/// The upload as a component, and its kind.
-fn component(bytes: &[u8]) -> Result<(Vec<u8>, Kind), UploadError> {
-    let form = inspect::sniff(bytes)?;
-    inspect::check_length(bytes)?;
-    let bytes = match form {
-        Form::Component => bytes.to_vec(),
-        Form::Module => inspect::componentize(bytes)?,
-    };
-    let kind = inspect::find_kind(&bytes)?;
-    Ok((bytes, kind))
-}
-
 /// Compiles a component and writes its code to a file.
 fn compile_component(
     runtime: &Runtime,
@@ -270,7 +258,7 @@ fn compile_component(
 
 /// Writes the component's code with the memory that `prepare` leaves.
 fn snapshot_of(bytes: &[u8], task: &CompileTask, limits: Option<ProcessLimits>) -> SnapshotOutcome {
-    let (bytes, kind) = component(bytes)?;
+    let (bytes, kind) = inspect::component(bytes)?;
     let path = task.vocabulary.as_deref().unwrap_or(Path::new(""));
     let (vocabulary, has_encoded) = read_vocabulary(path)?;
     let runtime = runtime(task)?;

@@ -67,8 +67,25 @@ pub(super) fn sniff(bytes: &[u8]) -> Result<Form, UploadError> {
     )
 }
 
+/// An upload as a component, and its kind: all that is read of one before it is
+/// compiled. It parses what a stranger wrote, so a server leaves it to a process
+/// of its own.
+///
+/// # Errors
+/// When the bytes are no plugin.
+pub fn component(bytes: &[u8]) -> Result<(Vec<u8>, Kind), UploadError> {
+    let form = sniff(bytes)?;
+    check_length(bytes)?;
+    let component = match form {
+        Form::Component => bytes.to_vec(),
+        Form::Module => componentize(bytes)?,
+    };
+    let kind = find_kind(&component)?;
+    Ok((component, kind))
+}
+
 /// Checks that the last section ends where the bytes do.
-pub(super) fn check_length(bytes: &[u8]) -> Result<(), UploadError> {
+fn check_length(bytes: &[u8]) -> Result<(), UploadError> {
     let mut rest = &bytes[COMPONENT.len()..];
     while let [_id, after_id @ ..] = rest {
         rest = read_leb128(after_id)
@@ -99,7 +116,7 @@ fn read_leb128(bytes: &[u8]) -> Option<(usize, &[u8])> {
 }
 
 /// Turns a core module into the component that its custom section describes.
-pub(super) fn componentize(module: &[u8]) -> Result<Vec<u8>, UploadError> {
+fn componentize(module: &[u8]) -> Result<Vec<u8>, UploadError> {
     ComponentEncoder::default()
         .validate(true)
         .module(module)
@@ -116,7 +133,7 @@ pub(super) fn componentize(module: &[u8]) -> Result<Vec<u8>, UploadError> {
 
 /// Reads a component's imports and exports: what kind of plugin it is, and
 /// that it asks for nothing its kind does not get.
-pub(super) fn find_kind(component: &[u8]) -> Result<Kind, UploadError> {
+fn find_kind(component: &[u8]) -> Result<Kind, UploadError> {
     let Interfaces { imports, exports } = decode(component)?;
     let kind = kind_of_exports(&exports)?;
     check_imports(kind, &imports)?;

@@ -16,15 +16,25 @@ const MAX_VALUES: u32 = 20_000;
 /// Size of a compiled pattern.
 const MAX_PATTERN_BYTES: usize = 1 << 20;
 
+/// What one validation may cost: values of the schema times values of the
+/// parameters, since each may be held against each.
+const MAX_COMPARISONS: u64 = 200_000_000;
+/// Bytes of text that count as a value: patterns read them all.
+const BYTES_PER_VALUE: u64 = 4;
+
 /// A compiled schema of a parameters object.
-pub(super) struct ParamsSchema(Validator);
+pub struct ParamsSchema {
+    validator: Validator,
+    /// With every reference followed.
+    n_values: u32,
+}
 
 impl ParamsSchema {
     /// Parses and compiles a schema.
     ///
     /// # Errors
     /// One sentence on what is wrong with it.
-    pub(super) fn parse(text: &str) -> Result<(Value, Self), String> {
+    pub fn parse(text: &str) -> Result<(Value, Self), String> {
         if text.len() > MAX_SCHEMA_BYTES {
             return Err(format!(
                 "it has {} bytes, the limit is {MAX_SCHEMA_BYTES}",
@@ -41,7 +51,7 @@ impl ParamsSchema {
     ///
     /// # Errors
     /// One sentence on what is wrong with it.
-    pub(super) fn new(schema: &Value) -> Result<Self, String> {
+    pub fn new(schema: &Value) -> Result<Self, String> {
         if !schema.is_object() {
             return Err("it is not a JSON object".to_owned());
         }
@@ -55,16 +65,49 @@ impl ParamsSchema {
             .with_pattern_options(PatternOptions::regex().size_limit(MAX_PATTERN_BYTES))
             .offline()
             .build(schema)
-            .map(Self)
+            .map(|validator| Self {
+                validator,
+                n_values: walk.n_values,
+            })
             .map_err(|error| shorten(format!("it is not a valid schema: {error}")))
     }
 
     /// Checks parameters.
-    pub(super) fn validate(&self, params: &Value) -> Result<(), ParamsError> {
-        self.0.validate(params).map_err(|error| ParamsError {
-            pointer: error.instance_path().to_string(),
-            message: shorten(error.to_string()),
-        })
+    ///
+    /// # Errors
+    /// The first violation, or more parameters than can be checked in time.
+    pub fn validate(&self, params: &Value) -> Result<(), ParamsError> {
+        let (size, most) = (size(params), MAX_COMPARISONS / u64::from(self.n_values));
+        if size > most {
+            return Err(ParamsError {
+                pointer: String::new(),
+                message: format!(
+                    "the parameters have the size of {size} values; with a schema of {} values \
+                     the limit is {most}",
+                    self.n_values
+                ),
+            });
+        }
+        self.validator
+            .validate(params)
+            .map_err(|error| ParamsError {
+                pointer: error.instance_path().to_string(),
+                message: shorten(error.to_string()),
+            })
+    }
+}
+
+/// Values in a value, itself among them, and text as so many more.
+fn size(value: &Value) -> u64 {
+    let text = |text: &str| text.len() as u64 / BYTES_PER_VALUE;
+    match value {
+        Value::String(string) => 1 + text(string),
+        Value::Array(values) => 1 + values.iter().map(size).sum::<u64>(),
+        Value::Object(members) => {
+            let member = |(name, value): (&String, &Value)| text(name) + size(value);
+            1 + members.iter().map(member).sum::<u64>()
+        }
+        _ => 1,
     }
 }
 
@@ -200,6 +243,24 @@ mod tests {
         }
         let schema = json!({"$ref": "#/$defs/d15", "$defs": definitions});
         assert!(refusal(&schema).contains("values"), "{}", refusal(&schema));
+    }
+
+    /// A schema of 10,004 values: each number may be compared with ten thousand.
+    #[test]
+    fn no_schema_is_held_against_too_many_values() {
+        let options: Vec<u32> = (0..10_000).collect();
+        let schema = ParamsSchema::new(&json!({"items": {"enum": options}, "title": "t"})).unwrap();
+        // 200,000,000 / 10,004 is 19,992, of which the list itself is one.
+        assert_eq!(schema.validate(&json!(vec![0; 19_991])), Ok(()));
+        let error = schema.validate(&json!(vec![0; 19_992])).unwrap_err();
+        assert!(
+            error.message.contains("19993 values") && error.message.contains("19992"),
+            "{}",
+            error.message
+        );
+        // A text is a value and a quarter of its bytes.
+        assert_eq!(schema.validate(&json!("a".repeat(79_960))), Ok(()));
+        assert!(schema.validate(&json!("a".repeat(79_980))).is_err());
     }
 
     #[test]

@@ -179,18 +179,16 @@ impl ToolStream {
                 !self.held.is_empty()
             }
             State::Call => {
-                // One in a string of the arguments is no end.
-                let mut ends = self.held.match_indices(CLOSE);
-                let found = ends.find_map(|(at, _)| {
-                    let (call, end) = Object::scan(&self.held[..at]).whole()?;
-                    let alone = self.held[end..at].trim().is_empty();
-                    alone.then_some((at, call))
-                });
-                let Some((at, call)) = found else {
+                let Some((call, end)) = Object::scan(&self.held).whole() else {
                     return false;
                 };
+                let rest = self.held[end..].trim_start();
+                if !rest.starts_with(CLOSE) {
+                    return false;
+                }
+                let end = self.held.len() - rest.len() + CLOSE.len();
                 parsed.calls.push(call);
-                self.held.drain(..at + CLOSE.len());
+                self.held.drain(..end);
                 self.state = if self.parallel {
                     State::After
                 } else {
