@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use sluice::engine::fake::ScriptedModel;
 use sluice::engine::{self, EngineConfig, Model, ModelInfo, TokenId};
 use sluice::http::{
-    Access, Concurrency, Connections, Lifecycle, RequestLimits, ServedModel, Service, UploadRate,
-    Web, router,
+    Access, Concurrency, Connections, HEAD_TIMEOUT, Lifecycle, RequestLimits, ServedModel, Service,
+    UploadRate, Web, router,
 };
 use sluice::plugin::{Compiler, Limits, Registry, Runtime, STACK_BYTES};
 use sluice::telemetry::Metrics;
@@ -76,6 +76,7 @@ pub struct Setup {
     pub requests: RequestLimits,
     pub plugins: Limits,
     pub slow_reader: Duration,
+    pub head: Duration,
     pub web: Web,
     /// The bytes of each token; the first two are special.
     pub pieces: Vec<Vec<u8>>,
@@ -104,6 +105,7 @@ impl Default for Setup {
                 ..Limits::default()
             },
             slow_reader: Duration::from_secs(30),
+            head: HEAD_TIMEOUT,
             web: Web::default(),
             pieces: PIECES.map(<[u8]>::to_vec).to_vec(),
             template: TEMPLATE.to_owned(),
@@ -189,7 +191,7 @@ impl Server {
         listener.set_nonblocking(true).unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let app = router(&service);
-        let slow_reader = setup.slow_reader;
+        let (slow_reader, head) = (setup.slow_reader, setup.head);
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_multi_thread()
                 .worker_threads(2)
@@ -199,8 +201,8 @@ impl Server {
                 .unwrap();
             runtime.block_on(async {
                 let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-                let connections = Connections::new(listener, slow_reader);
-                axum::serve(connections, app).await.unwrap();
+                let connections = Connections::new(listener, slow_reader, head);
+                connections.serve(app, std::future::pending()).await;
             });
         });
         Self {

@@ -99,6 +99,27 @@ async fn a_reader_that_takes_nothing_loses_its_connection() {
     assert!(!rest.ends_with(b"0\r\n\r\n"), "an answer that did not end");
 }
 
+/// No byte, half a head, and none after an answer.
+#[tokio::test]
+async fn a_client_that_says_nothing_loses_its_connection() {
+    let server = Server::start(&Setup {
+        head: Duration::from_millis(200),
+        ..Setup::default()
+    });
+    for said in ["", "GET /hea", "GET /health HTTP/1.1\r\nhost: x\r\n\r\n"] {
+        let mut connection = TcpStream::connect(server.address()).await.unwrap();
+        connection.write_all(said.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        let reads = connection.read_to_string(&mut answer);
+        tokio::time::timeout(PATIENCE, reads)
+            .await
+            .unwrap()
+            .unwrap();
+        let is_whole = said.ends_with('\n');
+        assert_eq!(answer.starts_with("HTTP/1.1 200"), is_whole, "{answer}");
+    }
+}
+
 static BLOCKED: AtomicBool = AtomicBool::new(false);
 
 /// Hangs while it is blocked.

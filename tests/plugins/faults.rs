@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use sluice::engine::{Chain, Fault, Plan, TokenId};
-use sluice::plugin::{Breaker, Limits, OnFault, OpenError, Registry, Runtime, StageRef};
+use sluice::plugin::{Breaker, Choices, Limits, OnFault, OpenError, Registry, Runtime, StageRef};
 
 use crate::support::{
     ONE, TOKENIZER_SIZE, VOCABULARY_SIZE, compiler, component, info, limits, on_guest_thread, open,
@@ -393,8 +393,7 @@ fn edits_that_leave_nothing_can_be_skipped() {
     });
 }
 
-/// The choices of a request share an instance, so a trap of one is a fault of
-/// each: the second loses one position more.
+/// Each choice has an instance of its own: a trap of one is no fault of another.
 #[test]
 fn a_trap_can_be_skipped_by_each_choice() {
     on_guest_thread(|| {
@@ -402,14 +401,55 @@ fn a_trap_can_be_skipped_by_each_choice() {
         trap.on_fault = OnFault::Skip;
         let stages = [trap, stage("sampler", json!({"temperature": 0}))];
         let mut chains = open_choices(&stages, 0, 2).unwrap();
-        for (chain, n_skipped) in chains.iter_mut().zip([3, 2]) {
+        for chain in &mut chains {
             assert_eq!(step(&mut **chain, &[], 7), Ok(7));
-            for _ in 0..n_skipped {
+            for _ in 0..3 {
                 assert_eq!(step(&mut **chain, &[7], 7), Ok(7));
             }
             let fault = step(&mut **chain, &[7], 7).unwrap_err();
             assert_eq!((&fault.stage[..], fault.kind), (TOKEN, "trap"));
         }
+    });
+}
+
+/// A stage that is opened anew takes the place that it had: a request goes on
+/// the same way when all others are taken.
+#[test]
+fn a_skipped_stage_has_room_however_many_others_there_are() {
+    on_guest_thread(|| {
+        let runtime = Runtime::new(Limits {
+            max_instances: 5,
+            max_instances_of_one: 2,
+            ..limits()
+        })
+        .unwrap();
+        let registry = Registry::new(Arc::clone(&runtime), compiler());
+        let plugin = |name: &str| registry.upload(&component(name)).unwrap().plugin;
+        let params = |params: Value| params.as_object().unwrap().clone();
+        let recorder = params(json!({"report_after": 1}));
+        let mut recorder = StageRef::new(plugin("recorder"), recorder);
+        recorder.on_fault = OnFault::Skip;
+        let force = StageRef::new(plugin("force-sampler"), params(json!({"ids": [7]})));
+        let two = Choices { n: 2, ..ONE };
+        let open =
+            |stages: &[StageRef], choices| runtime.open(&vocabulary(), stages, &info(), choices);
+        let sampler = registry.upload_builtin(&component("sampler")).unwrap();
+        let sampler = StageRef::new(sampler.plugin, params(json!({"temperature": 0})));
+        let mut chains = open(&[recorder, sampler], two).unwrap();
+        // It has three of the five places, others the rest.
+        let force = [force];
+        let others = [open(&force, ONE).unwrap(), open(&force, ONE).unwrap()];
+        assert!(matches!(open(&force, ONE), Err(OpenError::Full { .. })));
+        for chain in &mut chains {
+            assert_eq!(step(chain, &[], 7), Ok(7));
+            for _ in 0..3 {
+                assert_eq!(step(chain, &[7], 7), Ok(7));
+            }
+            let fault = step(chain, &[7], 7).unwrap_err();
+            let told = r#""accepted":[[7,7,7,7]]"#;
+            assert!(fault.message.contains(told), "{}", fault.message);
+        }
+        drop(others);
     });
 }
 

@@ -51,6 +51,35 @@ fn uploads_and_removals_outlive_the_registry() {
     );
 }
 
+/// Each comes before or after the others, and what is told is what is kept.
+#[test]
+fn the_same_upload_at_once_beside_removals_is_there_or_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let shared = registry(folder.path());
+    let bytes = component("force");
+    shared.upload(&bytes).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..20 {
+                    shared.upload(&bytes).unwrap();
+                }
+            });
+        }
+        scope.spawn(|| {
+            for _ in 0..20 {
+                // There may be none.
+                let _ = shared.remove("force");
+            }
+        });
+    });
+    let is_there = shared.get("force").is_some();
+    assert_eq!(n_files(folder.path()), usize::from(is_there));
+    drop(shared);
+    let after = registry(folder.path());
+    assert_eq!(after.get("force").is_some(), is_there);
+}
+
 #[test]
 fn a_removed_version_stays_taken() {
     let folder = tempfile::tempdir().unwrap();

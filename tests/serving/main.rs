@@ -14,6 +14,7 @@ mod kills;
 mod lifetime;
 mod plugins;
 #[cfg(target_os = "linux")]
+#[path = "../support/process.rs"]
 mod process;
 #[cfg(target_os = "linux")]
 mod quiet;

@@ -1,52 +1,102 @@
-//! Connections that do not wait for ever for a client that takes nothing.
+//! Connections that do not wait for ever for a client that takes nothing, or
+//! says nothing.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
-use std::net::SocketAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use axum::Router;
 use axum::serve::Listener;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::time::Sleep;
 
+/// The longest the head of a request may take to arrive, from the connection's
+/// begin or the answer before: what only holds a connection is let go.
+pub const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// Accepts connections that end when their client has taken no byte for some
-/// time, though there are some for it.
+/// time, though there are some for it, or has sent no whole head of a request.
 pub struct Connections {
     listener: TcpListener,
     patience: Duration,
+    head: Duration,
 }
 
 impl Connections {
     /// Those of `listener`, which end when a client takes nothing for
-    /// `patience`.
-    pub fn new(listener: TcpListener, patience: Duration) -> Self {
-        Self { listener, patience }
+    /// `patience`, or sends no whole head of a request for `head`.
+    pub fn new(listener: TcpListener, patience: Duration, head: Duration) -> Self {
+        Self {
+            listener,
+            patience,
+            head,
+        }
     }
-}
 
-impl Listener for Connections {
-    type Io = Patient<TcpStream>;
-    type Addr = SocketAddr;
+    /// Answers until `told` completes, and then what is under way.
+    pub async fn serve(mut self, router: Router, told: impl Future<Output = ()>) {
+        let stop = watch::Sender::new(());
+        let mut told = pin!(told);
+        loop {
+            let stream = tokio::select! {
+                stream = self.accept() => stream,
+                () = &mut told => break,
+            };
+            tokio::spawn(answer(stream, router.clone(), self.head, stop.subscribe()));
+        }
+        drop(self.listener);
+        // Cannot matter that nobody hears it.
+        let _ = stop.send(());
+        stop.closed().await;
+    }
 
-    async fn accept(&mut self) -> (Self::Io, SocketAddr) {
-        let (stream, address) = Listener::accept(&mut self.listener).await;
+    async fn accept(&mut self) -> Patient<TcpStream> {
+        let (stream, _) = Listener::accept(&mut self.listener).await;
         // Events are small and each is wanted at once.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "a connection keeps small packets back");
         }
-        (Patient::new(stream, self.patience), address)
+        Patient::new(stream, self.patience)
     }
+}
 
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+/// Answers the requests of one connection until its end. After `stop` only the
+/// one under way.
+async fn answer(
+    stream: Patient<TcpStream>,
+    router: Router,
+    head: Duration,
+    mut stop: watch::Receiver<()>,
+) {
+    // One that would take other versions too would wait for a first byte for ever.
+    let mut builder = Builder::new(TokioExecutor::new()).http1_only();
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(head);
+    let service = TowerToHyperService::new(router);
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        _ = stop.changed() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(error, "a connection ended");
     }
 }
 
 /// A stream whose writes fail when none has got on for some time.
-pub struct Patient<S> {
+struct Patient<S> {
     stream: S,
     patience: Duration,
     /// Runs while a write waits.

@@ -59,7 +59,7 @@ use choice::RequestDeadline;
 use errors::{ApiError, Code};
 
 pub use access::{Access, Caller, Scope, TokensError};
-pub use connections::Connections;
+pub use connections::{Connections, HEAD_TIMEOUT};
 pub use lifecycle::Lifecycle;
 pub use log::AccessLog;
 pub use rate::{Concurrency, UploadRate};

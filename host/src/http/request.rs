@@ -23,7 +23,7 @@ use super::stages::RequestChain;
 use super::tools::Tools;
 use super::{chat, completions, logprobs};
 use crate::engine::{EVENT_BUFFER, LogprobOptions, Submission, TokenId};
-use crate::plugin::{Choices, OpenChain, SequenceInfo};
+use crate::plugin::{Choices, OpenChain, SequenceInfo, n_instances};
 use crate::text::StopStrings;
 
 /// Most `stop_token_ids`: the engine compares every token with each.
@@ -148,11 +148,12 @@ fn check_size(
             format!("`n` is {n} for {n_prompts} prompts; a request has at most {most} choices");
         return Err(ApiError::of(Code::InvalidValue, "n", message));
     }
-    let instances = n_prompts * chain.stages().len();
+    let instances = n_prompts * n_instances(chain.stages(), n);
     let most = service.runtime.limits().max_instances;
     if instances > most as usize {
         let message = format!(
-            "{n_prompts} prompts with {} stages need {instances} instances; there are {most}",
+            "{n_prompts} prompts and {n} choices with {} stages need {instances} instances; there \
+             are {most}",
             chain.stages().len()
         );
         return Err(ApiError::of(Code::InvalidValue, "prompt", message));

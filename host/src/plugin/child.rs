@@ -322,7 +322,7 @@ fn instance(
         stage,
         vocabulary,
         None,
-        [None, None],
+        Arc::new([None, None]),
         Deadline::after(runtime.limits().open),
     )
     .map_err(|error| match error {

@@ -17,7 +17,7 @@ use super::edits::Edits;
 use super::fault::{self, fault, kind};
 use super::loaded::Kind;
 use super::memory::{MemoryBudget, MemoryLimiter};
-use super::pool::Permit;
+use super::pool::Place;
 use super::record::LogLine;
 use super::runtime::{Limits, Runtime, host_call_bytes, ticks};
 use super::state::HostState;
@@ -125,7 +125,7 @@ pub(super) struct Instance {
     /// The fault that ended the instance: the runtime refuses later calls.
     ended: Option<Fault>,
     /// Dropped after the store, whose place in the pool it stands for.
-    _permits: [Option<Permit>; 2],
+    _place: Place,
 }
 
 /// A store that holds an instance to its limits, armed to make one.
@@ -160,7 +160,7 @@ impl Instance {
         stage: &str,
         vocabulary: Option<Arc<Vocabulary>>,
         own: Option<Arc<MemoryBudget>>,
-        permits: [Option<Permit>; 2],
+        place: Place,
         total: Deadline,
     ) -> Result<Self, InstanceError> {
         let limits = runtime.limits().clone();
@@ -177,7 +177,7 @@ impl Instance {
                 store,
                 guest,
                 ended: None,
-                _permits: permits,
+                _place: place,
             }),
             Err(error) if error.is::<PoolConcurrencyLimitError>() => {
                 Err(InstanceError::Full(error.root_cause().to_string()))

@@ -56,7 +56,9 @@ pub use crossed::Crossed;
 pub use folder::Folder;
 pub use inspect::{Interfaces, component, interfaces};
 pub use loaded::{Kind, ParamsError, Plugin};
-pub use open::{ChainError, Choices, OnFault, OpenError, SequenceInfo, StageRef, check_chain};
+pub use open::{
+    ChainError, Choices, OnFault, OpenError, SequenceInfo, StageRef, check_chain, n_instances,
+};
 pub use record::{Breaker, LogLine, Work};
 pub use registry::{Registry, RemoveError, Uploaded};
 pub use report::{Change, Choice, Did, Effect, Explanation, Moved, Report, StageReport};

@@ -13,7 +13,7 @@ use super::deadline::Deadline;
 use super::fault::{fault, kind};
 use super::instance::{Instance, InstanceError, shorten};
 use super::loaded::{Kind, Plugin};
-use super::pool::Permit;
+use super::pool::{Permit, Place};
 use super::report::Report;
 use super::runtime::{MAX_OPENING, Runtime};
 use super::stage::Stage;
@@ -48,13 +48,28 @@ pub enum OnFault {
     #[default]
     Fail,
     /// The stage is left out at that position, and opened anew with all tokens
-    /// at the next; the fourth fault ends the sequence. Token processors only:
-    /// their state follows from the tokens.
+    /// at the next; the fourth fault ends the sequence. Each choice has an
+    /// instance of its own, so that its tokens do not depend on the faults of
+    /// the others. Token processors only: their state follows from the tokens.
     Skip,
     /// It ends, but a plan may take far longer: the batch goes on without the
     /// sequence, which waits. Token processors only: the others run when the
     /// row is there.
     Wait,
+}
+
+/// How many instances `stages` take for `n` choices: the choices share those of
+/// a stage, unless its faults are skipped.
+pub fn n_instances(stages: &[StageRef], n: usize) -> usize {
+    stages.iter().map(|stage| n / n_sharing(stage, n)).sum()
+}
+
+/// How many of `n` choices share an instance of the stage.
+fn n_sharing(stage: &StageRef, n: usize) -> usize {
+    match stage.on_fault {
+        OnFault::Skip => 1,
+        OnFault::Fail | OnFault::Wait => n.max(1),
+    }
 }
 
 /// What every stage is told of a sequence when it opens.
@@ -173,8 +188,9 @@ struct Opening<'a> {
 
 impl Runtime {
     /// Opens a chain for each choice of a request: one instance for each
-    /// stage, one sequence in it for each choice. Runs guest code: call it on
-    /// a thread with [`STACK_BYTES`](super::STACK_BYTES) of stack.
+    /// stage, one sequence in it for each choice; where faults are skipped, one
+    /// instance for each choice. Runs guest code: call it on a thread with
+    /// [`STACK_BYTES`](super::STACK_BYTES) of stack.
     ///
     /// # Errors
     /// When the stages make no chain, a plugin refuses its parameters or
@@ -203,7 +219,7 @@ impl Runtime {
             })?)
         };
         let permits = self
-            .reserve(stages.len() as u32)
+            .reserve(n_instances(stages, choices.n as usize) as u32)
             .ok_or_else(|| OpenError::Full {
                 message: format!(
                     "all {} plugin instances are in use",
@@ -222,9 +238,10 @@ impl Runtime {
         };
         let mut chains: Vec<Vec<Stage>> = (0..choices.n).map(|_| Vec::new()).collect();
         let names = names(stages);
-        for ((stage, name), permit) in stages.iter().zip(&names).zip(permits) {
+        let mut permits = permits.into_iter();
+        for (stage, name) in stages.iter().zip(&names) {
             opening.info.params = Value::Object(stage.params.clone()).to_string();
-            self.open_stage(stage, name, permit, &opening, &mut chains)?;
+            self.open_stage(stage, name, &mut permits, &opening, &mut chains)?;
         }
         let report = || {
             let plugins = stages.iter().map(|stage| Arc::clone(&stage.plugin));
@@ -262,13 +279,12 @@ impl Runtime {
             .collect())
     }
 
-    /// Makes the instance of a stage and opens a sequence in it for each
-    /// chain.
+    /// Makes the instances of a stage and opens a sequence for each chain.
     fn open_stage(
         self: &Arc<Self>,
         stage: &StageRef,
         name: &str,
-        permit: Permit,
+        permits: &mut impl Iterator<Item = Permit>,
         opening: &Opening<'_>,
         chains: &mut [Vec<Stage>],
     ) -> Result<(), OpenError> {
@@ -280,22 +296,28 @@ impl Runtime {
             vocabulary: Arc::clone(opening.vocabulary),
             info: opening.info.clone(),
         });
-        let opened = source.open(permit, chains.len(), opening.total, self.limits().wait);
-        if let Err(OpenError::Fault(fault)) = &opened
-            && !stage.plugin.builtin
-        {
-            let now = Instant::now();
-            let breaker = self.limits().breaker;
-            stage.plugin.record.fault(fault, breaker, now);
-        }
-        let (instance, sequences) = opened?;
-        let instance = Arc::new(Mutex::new(instance));
-        for (chain, sequence) in chains.iter_mut().zip(sequences) {
-            chain.push(Stage::new(
-                Arc::clone(&source),
-                Arc::clone(&instance),
-                sequence,
-            ));
+        let n_sharing = n_sharing(stage, chains.len());
+        for (chains, permit) in chains.chunks_mut(n_sharing).zip(permits) {
+            let own = source.own_permit(self.limits().wait)?;
+            let place: Place = Arc::new([Some(permit), own]);
+            let opened = source.open(&place, chains.len(), opening.total);
+            if let Err(OpenError::Fault(fault)) = &opened
+                && !stage.plugin.builtin
+            {
+                let now = Instant::now();
+                let breaker = self.limits().breaker;
+                stage.plugin.record.fault(fault, breaker, now);
+            }
+            let (instance, sequences) = opened?;
+            let instance = Arc::new(Mutex::new(instance));
+            for (chain, sequence) in chains.iter_mut().zip(sequences) {
+                chain.push(Stage::new(
+                    Arc::clone(&source),
+                    Arc::clone(&instance),
+                    sequence,
+                    Arc::clone(&place),
+                ));
+            }
         }
         Ok(())
     }
@@ -313,22 +335,20 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// A new instance with `n` sequences at their beginning. `patience` is for
-    /// room among the plugin's own.
-    pub(super) fn open(
+    /// A new instance at `place` with `n` sequences at their beginning.
+    fn open(
         &self,
-        permit: Permit,
+        place: &Place,
         n: usize,
         total: Deadline,
-        patience: Duration,
     ) -> Result<(Instance, Vec<ResourceAny>), OpenError> {
         let vocabulary = Some(Arc::clone(&self.vocabulary));
         let linked = &self.plugin.linked;
-        let permits = [Some(permit), self.own_permit(patience)?];
+        let place = Arc::clone(place);
         let own = Some(Arc::clone(&self.plugin.record.memory));
         let runtime = &self.runtime;
         let mut instance = Instance::new(
-            runtime, linked, &self.name, vocabulary, own, permits, total,
+            runtime, linked, &self.name, vocabulary, own, place, total,
         )
         .map_err(|error| match error {
             InstanceError::Full(message) => OpenError::Full { message },
@@ -380,17 +400,18 @@ impl Source {
     }
 
     /// A new instance with one sequence, for a stage that goes on after a
-    /// fault.
-    pub(super) fn reopen(&self, deadline: Deadline) -> Result<(Instance, ResourceAny), Fault> {
+    /// fault, at the place of the one before, which is gone.
+    pub(super) fn reopen(
+        &self,
+        place: &Place,
+        deadline: Deadline,
+    ) -> Result<(Instance, ResourceAny), Fault> {
         let failed = |message: String| fault(&self.name, kind::OPEN, message);
-        let permit = self.runtime.reserve_one();
-        let permit = permit.ok_or_else(|| failed("there is no room to open it anew".into()))?;
-        let (instance, mut sequences) =
-            self.open(permit, 1, deadline, Duration::ZERO)
-                .map_err(|error| match error {
-                    OpenError::Fault(fault) => fault,
-                    other => failed(other.to_string()),
-                })?;
+        let opened = self.open(place, 1, deadline);
+        let (instance, mut sequences) = opened.map_err(|error| match error {
+            OpenError::Fault(fault) => fault,
+            other => failed(other.to_string()),
+        })?;
         let sequence = sequences.pop();
         Ok((
             instance,

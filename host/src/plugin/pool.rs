@@ -38,6 +38,10 @@ impl Pool {
     }
 }
 
+/// Where one instance may be: among all, and among those of its plugin. Who has
+/// a place may put another instance there once the first is gone.
+pub(super) type Place = Arc<[Option<Permit>; 2]>;
+
 /// The right to one instance, given back on drop.
 #[derive(Debug)]
 pub(super) struct Permit(Arc<Pool>);

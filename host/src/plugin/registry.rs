@@ -1,6 +1,6 @@
 //! The plugins that requests can name.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 
 use semver::Version;
 use serde_json::{Map, Value};
@@ -128,16 +128,8 @@ impl Registry {
 
     fn register(&self, bytes: &[u8], origin: Origin<'_>) -> Result<Uploaded, UploadError> {
         let digest = digest(bytes);
-        let known = |plugin: Arc<Plugin>| Uploaded {
-            plugin,
-            created: false,
-        };
-        if let Some(plugin) = self.get(&digest) {
-            // A folder may have had it first.
-            if let (Some(store), Origin::Upload(_), false) = (&self.store, origin, plugin.builtin) {
-                store.keep(&plugin, bytes).map_err(not_kept)?;
-            }
-            return Ok(known(plugin));
+        if let Some(known) = self.known(&self.write(), bytes, &digest, origin)? {
+            return Ok(known);
         }
         let builtin = matches!(origin, Origin::Builtin);
         if !matches!(origin, Origin::Builtin | Origin::Stored(_)) {
@@ -154,14 +146,14 @@ impl Registry {
                 plugin.uploaded_by.clone_from(&stored.uploaded_by);
             }
         }
-        let mut plugins = self.plugins.write().unwrap_or_else(PoisonError::into_inner);
+        let mut plugins = self.write();
         // Another upload may have come first while this one was compiled.
+        if let Some(known) = self.known(&plugins, bytes, &digest, origin)? {
+            return Ok(known);
+        }
         let same =
             |other: &&Arc<Plugin>| (&other.name, &other.version) == (&plugin.name, &plugin.version);
         if let Some(other) = plugins.iter().find(same) {
-            if other.digest == digest {
-                return Ok(known(Arc::clone(other)));
-            }
             return Err(taken(&plugin, &other.digest));
         }
         let other_kind =
@@ -198,6 +190,32 @@ impl Registry {
             plugin,
             created: true,
         })
+    }
+
+    /// The plugin that these bytes are registered as, kept if it was uploaded: a
+    /// folder may have had it first. `plugins` are locked meanwhile, so that
+    /// neither a removal nor the same upload comes in between.
+    fn known(
+        &self,
+        plugins: &[Arc<Plugin>],
+        bytes: &[u8],
+        digest: &str,
+        origin: Origin<'_>,
+    ) -> Result<Option<Uploaded>, UploadError> {
+        let Some(plugin) = plugins.iter().find(|plugin| plugin.digest == digest) else {
+            return Ok(None);
+        };
+        if let (Some(store), Origin::Upload(_), false) = (&self.store, origin, plugin.builtin) {
+            store.keep(plugin, bytes).map_err(not_kept)?;
+        }
+        Ok(Some(Uploaded {
+            plugin: Arc::clone(plugin),
+            created: false,
+        }))
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Vec<Arc<Plugin>>> {
+        self.plugins.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Uploads that are compiled at the same time may come to one more each.
@@ -240,7 +258,7 @@ impl Registry {
     /// # Errors
     /// When there is none, or only what came with the server.
     pub fn remove(&self, reference: &str) -> Result<Vec<Arc<Plugin>>, RemoveError> {
-        let mut plugins = self.plugins.write().unwrap_or_else(PoisonError::into_inner);
+        let mut plugins = self.write();
         let meant = |plugin: &Arc<Plugin>| {
             Reference::parse(reference).is_some_and(|reference| reference.means(plugin))
         };

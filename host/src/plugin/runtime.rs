@@ -231,12 +231,6 @@ impl Runtime {
         let limits = self.limits();
         self.pool.reserve(n, limits.max_instances, limits.wait)
     }
-
-    /// Room for one instance now.
-    pub(super) fn reserve_one(&self) -> Option<Permit> {
-        let most = self.limits.max_instances;
-        self.pool.reserve(1, most, Duration::ZERO)?.pop()
-    }
 }
 
 /// The turn to open, given on when dropped.

@@ -13,6 +13,7 @@ use super::fault::{fault, kind};
 use super::instance::Instance;
 use super::loaded::Kind;
 use super::open::{OnFault, Source};
+use super::pool::Place;
 use super::record::LogLine;
 use super::report::{Did, Effect};
 use crate::engine::{Fault, TokenId};
@@ -27,9 +28,12 @@ const MAX_SKIPS: u32 = 3;
 pub(super) struct Stage {
     pub(super) source: Arc<Source>,
     pub(super) lane: u32,
-    /// Shared by the choices of the request.
-    instance: Arc<Mutex<Instance>>,
+    /// Shared by the choices of the request, unless its faults are skipped;
+    /// none where it could not be opened anew.
+    instance: Option<Arc<Mutex<Instance>>>,
     sequence: ResourceAny,
+    /// The instance's, kept for the next one.
+    place: Place,
     /// Accepted tokens that the stage has not been told of.
     pub(super) pending: Vec<TokenId>,
     /// Made at this position.
@@ -50,6 +54,7 @@ impl Stage {
         source: Arc<Source>,
         instance: Arc<Mutex<Instance>>,
         sequence: ResourceAny,
+        place: Place,
     ) -> Self {
         let lane = match source.plugin.kind {
             Kind::Sampler => 0,
@@ -58,8 +63,9 @@ impl Stage {
         Self {
             source,
             lane,
-            instance,
+            instance: Some(instance),
             sequence,
+            place,
             pending: Vec::new(),
             edits: Edits::default(),
             log: Vec::new(),
@@ -79,7 +85,8 @@ impl Stage {
         &mut self,
         call: impl FnOnce(&mut Instance, &mut Self) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
-        let shared = Arc::clone(&self.instance);
+        let shared = self.instance.clone();
+        let shared = shared.ok_or_else(|| self.fault(kind::ENDED, "its instance is gone"))?;
         let mut instance = lock(&shared, &self.source.name)?;
         let result = call(&mut instance, self);
         self.crossed.add(instance.crossed());
@@ -108,8 +115,9 @@ impl Stage {
 
     /// Opens the stage anew, to be told of all `tokens`.
     pub(super) fn reopen(&mut self, tokens: &[TokenId], deadline: Deadline) -> Result<(), Fault> {
-        let (instance, sequence) = self.source.reopen(deadline)?;
-        self.instance = Arc::new(Mutex::new(instance));
+        self.instance = None;
+        let (instance, sequence) = self.source.reopen(&self.place, deadline)?;
+        self.instance = Some(Arc::new(Mutex::new(instance)));
         self.sequence = sequence;
         self.pending = tokens.to_vec();
         self.is_stale = false;

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use super::watchdog;
 use crate::http::errors::{ApiError, Code};
-use crate::http::{Connections, Service, router};
+use crate::http::{Connections, HEAD_TIMEOUT, Service, router};
 use crate::plugin::STACK_BYTES;
 
 /// What errors and last bytes get to reach their clients.
@@ -100,12 +100,11 @@ async fn answer(
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let connections = Connections::new(listener, endings.slow_reader);
+    let connections = Connections::new(listener, endings.slow_reader, HEAD_TIMEOUT);
     let told = signals()?;
     let (close, closed) = oneshot::channel::<()>();
-    let server = axum::serve(connections, router(&service))
-        .with_graceful_shutdown(async { drop(closed.await) });
-    let server = tokio::spawn(server.into_future());
+    let server = connections.serve(router(&service), async { drop(closed.await) });
+    let server = tokio::spawn(server);
     println!("listening on http://{address}");
 
     // An error is a thread that is gone, which it is only after the second.
@@ -115,10 +114,9 @@ async fn answer(
     drop(close);
     drop(service);
     match tokio::time::timeout(FLUSH, server).await {
-        Ok(Ok(served)) => served,
         Ok(Err(panicked)) => Err(std::io::Error::other(panicked)),
-        // Clients that do not take what they asked for.
-        Err(_) => Ok(()),
+        // The latter: clients that do not take what they asked for.
+        Ok(Ok(())) | Err(_) => Ok(()),
     }
 }
 

@@ -57,7 +57,9 @@ fn document(service: &Service) -> Value {
             "version": env!("CARGO_PKG_VERSION"),
             "summary": "Text generation whose every token is chosen by WebAssembly components.",
             "description": "Any field that is null is as absent. Every answer has the header \
-                            `x-request-id`: that of the request if it is one, else a new one.",
+                            `x-request-id`: that of the request if it is one, else a new one. \
+                            What is no HTTP request, or has too long a head, gets a 400, 414 or \
+                            431 without a body, and the connection ends.",
         },
         "paths": paths,
         "components": {

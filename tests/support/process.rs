@@ -1,4 +1,5 @@
 //! What the system tells of a server's process.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use std::fs;
 
@@ -8,6 +9,11 @@ impl Process {
     /// Memory of its own that is resident: no files, no shared pages.
     pub fn resident_bytes(&self) -> u64 {
         self.status("RssAnon:") * 1024
+    }
+
+    /// All memory that is resident, that of mapped files included.
+    pub fn resident_with_files_bytes(&self) -> u64 {
+        self.status("VmRSS:") * 1024
     }
 
     /// The most that was ever resident.
