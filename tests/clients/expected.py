@@ -1,16 +1,22 @@
 """Requests that the clients share, and what is right about their answers."""
 
-from pydantic import BaseModel
+from typing import Annotated
+
+from pydantic import BaseModel, Field
 
 CAPITAL = [{"role": "user", "content": "What is the capital of France?"}]
 CAPITAL_ANSWER = "The capital of France is Paris."
 
 
+# Bounded, since a small model may never end a text or a number by itself.
+Name = Annotated[str, Field(max_length=24)]
+
+
 class City(BaseModel):
     """A city that somebody asks about."""
 
-    name: str
-    population: int
+    name: Name
+    population: int = Field(ge=0, le=99_999_999)
     is_capital: bool
 
 
@@ -22,7 +28,7 @@ WEATHER = {
         "parameters": {
             "type": "object",
             "properties": {
-                "city": {"type": "string"},
+                "city": {"type": "string", "maxLength": 24},
                 "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]},
             },
             "required": ["city", "unit"],
@@ -39,6 +45,6 @@ ROME = {"city": "Rome", "unit": "celsius"}
 OSLO = {"city": "Oslo", "unit": "celsius"}
 
 
-def made_to_write(text: str) -> dict:
-    """Fields by which the model's text is this one, whatever it would say."""
-    return {"processors": [{"plugin": "grammar", "params": {"choice": [text]}}]}
+def made_to_write(*texts: str) -> dict:
+    """Fields by which the model's text is one of these, whatever it would say."""
+    return {"processors": [{"plugin": "grammar", "params": {"choice": list(texts)}}]}

@@ -93,7 +93,7 @@ def test_tools(tools_server):
 
 def test_a_tool_that_must_be_called(tools_server):
     asked = options(tools_server, messages=ASK_WEATHER, tools=[WEATHER], tool_choice="required")
-    answer = litellm.completion(**asked, max_tokens=300, frequency_penalty=0.5)
+    answer = litellm.completion(**asked, max_tokens=300)
     (call,) = answer.choices[0].message.tool_calls
     assert call.function.name == "weather"
     assert set(json.loads(call.function.arguments)) == {"city", "unit"}

@@ -208,15 +208,26 @@ def test_response_format_of_pydantic(client, model):
 def test_json_object(client, model):
     answer = client.chat.completions.create(
         model=model,
-        messages=[{"role": "user", "content": "A JSON object with one key, please."}],
+        messages=CAPITAL,
         response_format={"type": "json_object"},
-        temperature=0,
-        max_tokens=300,
-        frequency_penalty=0.5,
+        # One of them is a JSON object.
+        extra_body=made_to_write('{"a": 1}', "Paris.", '["Paris"]', '{"a": 1'),
     )
     choice = answer.choices[0]
-    assert choice.finish_reason == "stop"
-    assert isinstance(json.loads(choice.message.content), dict)
+    assert (choice.message.content, choice.finish_reason) == ('{"a": 1}', "stop")
+
+
+def test_a_schema_decides_between_texts(client, model):
+    fits = '{"name": "Lisbon", "population": 545796, "is_capital": true}'
+    others = ['{"name": "Lisbon"}', fits.replace("545796", '"many"'), fits[:-1] + ', "a": 1}']
+    answer = client.chat.completions.parse(
+        model=model,
+        messages=CAPITAL,
+        response_format=City,
+        extra_body=made_to_write(*others, fits),
+    )
+    city = answer.choices[0].message.parsed
+    assert city == City(name="Lisbon", population=545796, is_capital=True)
 
 
 def test_tools(tools_client):
@@ -275,7 +286,6 @@ def test_calls_that_the_client_forces(tools_client, choice, temperature):
         "tool_choice": choice,
         "temperature": temperature,
         "max_tokens": 400,
-        "frequency_penalty": 0.5,
         "seed": 3,
     }
     answer = tools_client.chat.completions.create(**asked).choices[0]

@@ -14,13 +14,12 @@ pub(super) fn constraint(functions: &[&Value], format: ToolFormat) -> Constraint
         .iter()
         .find_map(|function| function["parameters"].get("$schema"));
     let call = |function: &Value, place: &str| call(function, arguments, place, draft);
-    let mut schema = match functions {
-        [function] => call(function, "#"),
-        _ => {
-            let calls = functions.iter().enumerate();
-            let calls = calls.map(|(index, function)| call(function, &format!("#/anyOf/{index}")));
-            json!({"anyOf": calls.collect::<Vec<_>>()})
-        }
+    let mut schema = if let [function] = functions {
+        call(function, "#")
+    } else {
+        let calls = functions.iter().enumerate();
+        let calls = calls.map(|(index, function)| call(function, &format!("#/anyOf/{index}")));
+        json!({"anyOf": calls.collect::<Vec<_>>()})
     };
     if let Some(draft) = draft {
         schema["$schema"] = draft.clone();
@@ -89,10 +88,10 @@ fn close(parameters: &mut Value) {
 /// `place` of another, begin there.
 fn move_to(parameters: &mut Value, place: &str) {
     visit(parameters, &mut |schema| {
-        if let Some(Value::String(reference)) = schema.get_mut("$ref") {
-            if let Some(rest) = reference.strip_prefix('#') {
-                *reference = format!("{place}{rest}");
-            }
+        if let Some(Value::String(reference)) = schema.get_mut("$ref")
+            && let Some(rest) = reference.strip_prefix('#')
+        {
+            *reference = format!("{place}{rest}");
         }
     });
 }

@@ -85,6 +85,7 @@ pub(super) fn prepare(
     let tools = terms.tools.as_ref();
     let constraint = read_constraint(&mut fields, tools)?;
     let registry = &service.registry;
+    let constraint = constraint.as_ref();
     let chain = RequestChain::read(&mut fields, constraint, dialect, registry, vocabulary_size)?;
     let prompts = match endpoint {
         Endpoint::Chat => {

@@ -39,7 +39,7 @@ impl RequestChain {
     /// The first field that cannot be honoured.
     pub(super) fn read(
         fields: &mut Fields,
-        constraint: Option<Constraint>,
+        constraint: Option<&Constraint>,
         dialect: &Dialect,
         registry: &Registry,
         vocabulary_size: u32,
@@ -59,13 +59,7 @@ impl RequestChain {
                 let constraint = constraint.iter().map(|constraint| constraint.field);
                 Self::replaced(&list, beside.chain(constraint).next(), registry)?
             }
-            None => Self::extended(
-                additions.as_ref(),
-                params,
-                constraint.as_ref(),
-                dialect,
-                registry,
-            )?,
+            None => Self::extended(additions.as_ref(), params, constraint, dialect, registry)?,
         };
         chain.check()?;
         Ok(chain)
