@@ -1,6 +1,8 @@
 //! What an upload is, read from its bytes. All but [`sniff`] parses what a
 //! stranger wrote and belongs in the child process.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use wit_component::{ComponentEncoder, DecodedWasm};
 
 use super::instance::shorten;
@@ -117,18 +119,26 @@ fn read_leb128(bytes: &[u8]) -> Option<(usize, &[u8])> {
 
 /// Turns a core module into the component that its custom section describes.
 fn componentize(module: &[u8]) -> Result<Vec<u8>, UploadError> {
-    ComponentEncoder::default()
-        .validate(true)
-        .module(module)
-        .and_then(|mut encoder| encoder.encode())
-        .map_err(|error| {
-            UploadError::new(
-                UploadCode::InvalidComponent,
-                shorten(format!(
-                    "the upload is a core module that cannot become a component: {error:#}"
-                )),
-            )
-        })
+    let encode = || {
+        ComponentEncoder::default()
+            .validate(true)
+            .module(module)
+            .and_then(|mut encoder| encoder.encode())
+            .map_err(|error| format!("{error:#}"))
+    };
+    contained(encode).map_err(|error| {
+        UploadError::new(
+            UploadCode::InvalidComponent,
+            shorten(format!(
+                "the upload is a core module that cannot become a component: {error}"
+            )),
+        )
+    })
+}
+
+/// Runs code of the library, which panics on some components that are invalid.
+fn contained<T>(run: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err("it cannot be read".to_owned()))
 }
 
 /// Reads a component's imports and exports: what kind of plugin it is, and
@@ -162,10 +172,11 @@ pub struct Interfaces {
 }
 
 fn decode(component: &[u8]) -> Result<Interfaces, UploadError> {
-    let decoded = wit_component::decode(component).map_err(|error| {
+    let decode = || wit_component::decode(component).map_err(|error| format!("{error:#}"));
+    let decoded = contained(decode).map_err(|error| {
         UploadError::new(
             UploadCode::InvalidComponent,
-            shorten(format!("the upload is not a valid component: {error:#}")),
+            shorten(format!("the upload is not a valid component: {error}")),
         )
     })?;
     let DecodedWasm::Component(resolve, world) = decoded else {

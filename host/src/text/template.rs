@@ -206,7 +206,8 @@ fn without_training_marks(source: &str) -> String {
     let mut text = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(start) = rest.find("{%") {
-        let Some(length) = rest[start..].find("%}").map(|length| length + 2) else {
+        // The end of `{%}` is not its beginning.
+        let Some(length) = rest[start + 2..].find("%}").map(|length| length + 4) else {
             break;
         };
         let (before, tag) = rest[..start + length].split_at(start);
