@@ -18,6 +18,8 @@ mod tool_calls;
 // files, which know each other by these names.
 #[path = "../../../plugins/grammar/src/lark.rs"]
 mod lark;
+#[path = "../../../plugins/grammar/src/mask.rs"]
+mod mask;
 #[path = "../../../plugins/grammar/src/matcher.rs"]
 mod matcher;
 #[path = "../../../plugins/grammar/src/pattern.rs"]
