@@ -150,3 +150,40 @@ pub fn events(body: &[u8]) -> Result<(Vec<Value>, bool), String> {
     }
     Ok((events, done))
 }
+
+#[test]
+fn a_stream_is_held_against_the_plain_answer() {
+    let plain = json!({
+        "choices": [{"index": 0, "text": "a bc", "finish_reason": "length", "logprobs": {
+            "tokens": ["a", " bc"], "token_logprobs": [-1.5, -0.5]}}],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 2},
+    });
+    let alone = Outcome::of_body(plain.to_string().as_bytes()).unwrap();
+    let chunk = |text: &str, logprob: f64, end: Option<&str>| {
+        json!({"choices": [{"index": 0, "text": text, "finish_reason": end, "logprobs": {
+            "tokens": [text], "token_logprobs": [logprob]}}]})
+    };
+    let begin = chunk("a", -1.5, None);
+    let end = chunk(" bc", -0.5, Some("length"));
+    let of = |events: &[&Value]| {
+        let events: Vec<_> = events.iter().map(|event| (*event).clone()).collect();
+        Outcome::of_events(&events).unwrap()
+    };
+    assert_eq!(of(&[&begin, &end]).check(&alone), Ok(()));
+    assert_eq!(of(&[&begin]).check_beginning(&alone), Ok(()));
+    assert!(of(&[&begin]).check(&alone).is_err(), "cut");
+    let usage = json!({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 1}});
+    let error = json!({"error": {"code": "plugin_error", "message": "m"}});
+    for wrong in [
+        &[&chunk("b", -1.5, None), &end][..],
+        &[&chunk("a", -1.4, None), &end],
+        &[&begin, &chunk(" bc", -0.5, Some("stop"))],
+        &[&begin, &end, &usage],
+        &[&begin, &end, &error],
+    ] {
+        assert!(of(wrong).check(&alone).is_err(), "{wrong:?}");
+    }
+    for wrong in [&chunk("b", -1.5, None), &chunk("a", -1.5, Some("stop"))] {
+        assert!(of(&[wrong]).check_beginning(&alone).is_err(), "{wrong}");
+    }
+}

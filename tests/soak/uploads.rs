@@ -18,7 +18,7 @@ pub const STAYING: [&str; 7] = [
     "examples/dist/ban-words.wasm",
 ];
 
-const N_VERSIONS: usize = 12;
+const N_VERSIONS: usize = 4;
 
 pub async fn act(client: &mut Client<'_>) {
     match client.random.below(20) {
@@ -64,7 +64,7 @@ async fn remove(client: &mut Client<'_>) {
         2 => "rules".to_owned(),
         _ => {
             let n = client.random.below(N_VERSIONS);
-            format!("{name}@0.{}.{}", n / 10, n % 10)
+            format!("{name}@0.0.{n}")
         }
     };
     let path = format!("/v1/plugins/{reference}");
