@@ -130,9 +130,10 @@ impl Client<'_> {
     }
 
     fn body(&mut self, ask: &Ask, streamed: bool) -> Vec<u8> {
-        let body = match streamed {
-            true => ask.streamed(self.random.chance(50)),
-            false => ask.body.clone(),
+        let body = if streamed {
+            ask.streamed(self.random.chance(50))
+        } else {
+            ask.body.clone()
         };
         body.to_string().into_bytes()
     }
@@ -284,9 +285,10 @@ impl Client<'_> {
         let bytes = request("POST", ask.path, &body);
         let n_head = bytes.len() - body.len();
         let in_head = self.random.chance(50);
-        let part = match in_head {
-            true => self.random.below(n_head),
-            false => n_head + self.random.below(body.len()),
+        let part = if in_head {
+            self.random.below(n_head)
+        } else {
+            n_head + self.random.below(body.len())
         };
         let Some(mut connection) = self.connect(action).await else {
             return;

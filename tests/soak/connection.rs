@@ -100,15 +100,15 @@ impl Connection {
 
     /// Reads on; false at the end.
     async fn more(&mut self, pause: Option<Duration>) -> bool {
-        let mut buffer = [0; 16 << 10];
         let n = match pause {
-            None => buffer.len(),
+            None => 16 << 10,
             Some(pause) => {
                 tokio::time::sleep(pause).await;
                 256
             }
         };
-        match self.stream.read(&mut buffer[..n]).await {
+        let mut buffer = vec![0; n];
+        match self.stream.read(&mut buffer).await {
             Ok(0) | Err(_) => false,
             Ok(n) => {
                 self.unread.extend(&buffer[..n]);

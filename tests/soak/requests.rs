@@ -115,7 +115,7 @@ fn request(kind: usize, random: &mut Random) -> (&'static str, Value) {
         9 => set(json!({"echo": true, "logprobs": 1, "max_tokens": 1})),
         10 => set(json!({"prompt": ["Monday, ", "January, ", "One, "], "max_tokens": 8})),
         11 => {
-            set(json!({"structured_outputs": {"regex": "[a-f]{3}-[0-9]{2,6}"}, "max_tokens": 20}))
+            set(json!({"structured_outputs": {"regex": "[a-f]{3}-[0-9]{2,6}"}, "max_tokens": 20}));
         }
         12 => set(json!({
             "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {

@@ -92,9 +92,10 @@ async fn enable(client: &mut Client<'_>) {
 /// Leaves while its upload is read or compiled.
 async fn leave_upload(client: &mut Client<'_>) {
     let bytes = crate::connection::request("PUT", "/v1/plugins", &version(client));
-    let part = match client.random.chance(50) {
-        true => client.random.below(bytes.len()),
-        false => bytes.len(),
+    let part = if client.random.chance(50) {
+        client.random.below(bytes.len())
+    } else {
+        bytes.len()
     };
     let wait = std::time::Duration::from_millis(client.random.below(400) as u64);
     if let Ok(mut connection) = Connection::open(&client.world.address).await {
@@ -137,7 +138,7 @@ async fn upload_bad(client: &mut Client<'_>) {
                 &guest("trap-prepare"),
                 &[200, 201, 400, 409],
             )
-            .await
+            .await;
         }
         10 => upload(client, action, &vec![0; MAX_PLUGIN_BYTES + 1], &[413]).await,
         _ if client.random.chance(20) => {
