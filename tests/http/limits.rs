@@ -137,3 +137,28 @@ async fn uploads_have_a_rate() {
     let seconds: u32 = answer.header("retry-after").unwrap().parse().unwrap();
     assert!((1..=30).contains(&seconds), "{seconds}");
 }
+
+#[tokio::test]
+async fn more_instances_of_one_plugin_than_there_may_be_are_refused_before_they_open() {
+    let server = Server::start(&Setup {
+        plugins: Limits {
+            max_instances: 64,
+            max_instances_of_one: 2,
+            ..Limits::default()
+        },
+        ..Setup::default()
+    });
+    let stage = json!({"plugin": "slow", "params": {"rounds": 1}, "on_fault": "skip"});
+    let asks = |n: usize, stages: &[&Value]| json!({"prompt": "ab\n", "n": n, "temperature": 0, "processors": stages});
+    // An instance for each choice: two choices have room, three never will.
+    server.complete(asks(2, &[&stage])).await;
+    for body in [asks(3, &[&stage]), asks(2, &[&stage, &stage])] {
+        let answer = server.post(COMPLETIONS, &body).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{}", answer.text);
+        let error = &answer.json()["error"];
+        assert_eq!(error["param"], "n");
+        let message = error["message"].as_str().unwrap();
+        assert!(message.contains("instances of `slow`"), "{message}");
+        assert!(message.ends_with("at most 2"), "{message}");
+    }
+}

@@ -161,16 +161,20 @@ async fn a_plugin_has_memory_while_it_runs_and_no_series_once_it_is_removed() {
     let memory = "sluice_plugin_memory_bytes{plugin=\"counter\"}";
     let text = server.get("/metrics").await.text;
     let running = figure(&text, memory).unwrap();
-    let of_all = figure(&text, "sluice_plugins_memory_bytes").unwrap();
+    let of_all = figure(&text, "sluice_instances_memory_bytes").unwrap();
     // A guest has a page of 64 KiB at least, and shipped stages run too.
     assert!(running >= 65_536.0 && of_all > running, "{text}");
     assert!(figure(&text, "sluice_plugin_memory_bytes{plugin=\"sampler\"}").unwrap() >= 65_536.0);
     drop(response);
     server.idle().await;
     // Instances are freed on threads of their own.
-    while figure(&server.get("/metrics").await.text, memory) != Some(0.0) {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+    let freed = async {
+        while figure(&server.get("/metrics").await.text, memory) != Some(0.0) {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    let freed = tokio::time::timeout(Duration::from_mins(1), freed).await;
+    freed.expect("the memory of instances was not freed");
     let removed = server
         .send(Method::DELETE, "/v1/plugins/counter", Body::empty())
         .await;

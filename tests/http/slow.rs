@@ -103,7 +103,7 @@ async fn a_reader_that_takes_nothing_loses_its_connection() {
 #[tokio::test]
 async fn a_client_that_says_nothing_loses_its_connection() {
     let server = Server::start(&Setup {
-        head: Duration::from_millis(200),
+        head: Duration::from_secs(1),
         ..Setup::default()
     });
     for said in ["", "GET /hea", "GET /health HTTP/1.1\r\nhost: x\r\n\r\n"] {

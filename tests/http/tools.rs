@@ -364,7 +364,12 @@ async fn what_cannot_be_honoured_is_refused() {
             json!({"tool_choice": "required", "chain": [{"plugin": "sampler"}],
                 "temperature": null}),
             "conflicting_fields",
-            "tools",
+            "tool_choice",
+        ),
+        (
+            json!({"tool_choice": "required", "min_tokens": 3}),
+            "conflicting_fields",
+            "min_tokens",
         ),
         (
             json!({"tool_choice": "required", "tools": [{"type": "function", "function":

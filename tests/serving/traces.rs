@@ -2,8 +2,10 @@
 //! in for those that people run.
 
 use std::collections::{BTreeSet, HashMap};
+use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -25,7 +27,13 @@ use tokio::net::TcpListener;
 
 /// What a collector has been sent.
 #[derive(Clone, Default)]
-struct Collector(Arc<Mutex<Vec<ExportTraceServiceRequest>>>);
+struct Collector {
+    taken: Arc<Mutex<Vec<ExportTraceServiceRequest>>>,
+    /// While it is away it takes nothing.
+    away: Arc<AtomicBool>,
+    /// A batch that is sent again is the same.
+    refused: Arc<Mutex<BTreeSet<Bytes>>>,
+}
 
 impl Collector {
     fn serve(listener: TcpListener) -> Self {
@@ -37,27 +45,36 @@ impl Collector {
     }
 
     fn spans(&self) -> Vec<Span> {
-        let requests = self.0.lock().unwrap();
+        let requests = self.taken.lock().unwrap();
         let resources = requests.iter().flat_map(|r| &r.resource_spans);
         let scopes = resources.flat_map(|resource| &resource.scope_spans);
         scopes.flat_map(|scope| scope.spans.clone()).collect()
     }
 
-    async fn wait_for(&self, n_spans: usize) {
+    fn n_refused(&self) -> usize {
+        self.refused.lock().unwrap().len()
+    }
+
+    async fn wait_until(&self, done: impl Fn(&Self) -> bool) {
         let wait = async {
-            while self.spans().len() < n_spans {
+            while !done(self) {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
         let waited = tokio::time::timeout(Duration::from_mins(1), wait).await;
-        waited.unwrap_or_else(|_| panic!("{n_spans} expected: {:?}", self.spans()));
+        waited
+            .unwrap_or_else(|_| panic!("{} refused, taken: {:?}", self.n_refused(), self.spans()));
     }
 }
 
 async fn take(State(collector): State<Collector>, headers: HeaderMap, body: Bytes) -> StatusCode {
     assert_eq!(headers["content-type"], "application/x-protobuf");
+    if collector.away.load(Relaxed) {
+        collector.refused.lock().unwrap().insert(body);
+        return StatusCode::SERVICE_UNAVAILABLE;
+    }
     let request = ExportTraceServiceRequest::decode(body).unwrap();
-    collector.0.lock().unwrap().push(request);
+    collector.taken.lock().unwrap().push(request);
     StatusCode::OK
 }
 
@@ -167,7 +184,10 @@ fn attributes(list: &[KeyValue]) -> HashMap<&str, Value> {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |mut hex, byte| {
+        write!(hex, "{byte:02x}").unwrap();
+        hex
+    })
 }
 
 fn named<'a>(spans: &'a [Span], name: &str) -> Vec<&'a Span> {
@@ -227,7 +247,7 @@ async fn a_request_is_a_span_of_its_caller_and_its_steps_are_spans_of_it() {
     assert!(errors.contains(&address), "{errors}");
 
     let spans = collector.spans();
-    let requests = collector.0.lock().unwrap().clone();
+    let requests = collector.taken.lock().unwrap().clone();
     for resource in requests.iter().flat_map(|request| &request.resource_spans) {
         let resource = resource.resource.as_ref().unwrap();
         assert_eq!(attributes(&resource.attributes)["service.name"], "sluice");
@@ -384,7 +404,7 @@ async fn a_choice_that_fails_is_an_error_of_its_span() {
     );
     assert_eq!(of_request["http.response.status_code"], 200);
     assert_eq!(request.status.as_ref().unwrap().code, ERROR);
-    let requests = collector.0.lock().unwrap();
+    let requests = collector.taken.lock().unwrap();
     let resource = requests[0].resource_spans[0].resource.as_ref().unwrap();
     assert_eq!(attributes(&resource.attributes)["service.name"], "gate");
 }
@@ -392,27 +412,29 @@ async fn a_choice_that_fails_is_an_error_of_its_span() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collector_that_is_away_is_complained_of_once_and_found_again() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    drop(listener);
-    let server = Program::start(&format!("http://{address}"), &[]);
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let collector = Collector::serve(listener);
+    collector.away.store(true, Relaxed);
+    let server = Program::start(&address, &[]);
     let body = json!({"prompt": "a", "max_tokens": 2});
-    // Several batches, each tried several times.
-    let exported = "sluice_spans_total{state=\"ended\"}";
-    for _ in 0..4 {
+    for n_before in 0..3 {
         let answer = server
             .send("/v1/completions", &[], Some(body.clone()))
             .await;
         assert!(answer.contains("choices"), "{answer}");
-        tokio::time::sleep(Duration::from_millis(1500)).await;
+        // One batch is exported after another: when the third is, two have failed.
+        collector.wait_until(|c| c.n_refused() > n_before).await;
     }
-    assert!(server.send("/metrics", &[], None).await.contains(exported));
-    let collector = Collector::serve(TcpListener::bind(address).await.unwrap());
+    let metrics = server.send("/metrics", &[], None).await;
+    let exported = "sluice_spans_total{state=\"exported\"} 0\n";
+    assert!(metrics.contains(exported), "{metrics}");
+    collector.away.store(false, Relaxed);
     server.send("/v1/completions", &[], Some(body)).await;
     // The request's own at least; how many of the others were not lost is a
     // matter of timing.
-    collector.wait_for(1).await;
+    collector.wait_until(|c| !c.spans().is_empty()).await;
     let (log, errors) = server.stop();
-    assert_eq!(log.len(), 6);
+    assert_eq!(log.len(), 5);
     assert_eq!(errors.matches("takes no spans").count(), 1, "{errors}");
     assert_eq!(errors.matches("takes spans again").count(), 1, "{errors}");
 }

@@ -55,10 +55,7 @@ impl Document {
         if self.document.pointer(&content).is_none() {
             return Err(format!("not documented: {}", shown()));
         }
-        if matches!(status, 429 | 503)
-            && status == 429
-            && !answer.headers.contains_key("retry-after")
-        {
+        if status == 429 && !answer.headers.contains_key("retry-after") {
             return Err(format!("no retry-after: {}", shown()));
         }
         match kind.as_str() {

@@ -228,8 +228,9 @@ fn show(tally: &Tally, footprints: &[Footprint], metrics: &str) {
         );
     }
     for name in [
-        "sluice_steps_total",
-        "sluice_rows_total",
+        "sluice_step_seconds_count",
+        "sluice_batch_rows_sum{kind=\"prompt\"}",
+        "sluice_batch_rows_sum{kind=\"decode\"}",
         "sluice_preemptions_total",
         "sluice_cached_tokens_total",
         "sluice_completion_tokens_total",

@@ -87,7 +87,7 @@ const AT_WORK: [&str; 4] = [
     "sluice_sequences_running",
     "sluice_sequences_waiting",
     "sluice_cache_claimed_tokens",
-    "sluice_plugin_memory_bytes",
+    "sluice_instances_memory_bytes",
 ];
 
 /// Waits until the server says that nothing is under way.

@@ -30,7 +30,7 @@ pub(super) fn go_first(
     } else {
         Duration::ZERO
     };
-    longest.max(even) - taken < HAND_OFF
+    longest.max(even).saturating_sub(taken) < HAND_OFF
 }
 
 #[cfg(test)]

@@ -205,7 +205,6 @@ impl Counters {
         histograms.sample.observe(nanoseconds(phases.sample));
         self.step_ns.fetch_add(nanoseconds(figures.step), Relaxed);
         self.phases(phases);
-        self.phases(phases);
         if let Some(observer) = self.observer.get() {
             observer(figures);
         }
@@ -298,5 +297,42 @@ impl Counters {
             plan: time(&self.plan_ns),
             chain: time(&self.chain_ns),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_part_of_a_step_is_counted_once() {
+        let [plan, forward, chain, sample, step] = [1, 20, 3, 4, 30].map(Duration::from_millis);
+        let counters = Counters::default();
+        for _ in 0..2 {
+            counters.step(StepFigures {
+                index: 0,
+                started: Instant::now(),
+                marks: Vec::new(),
+                running: 2,
+                prompt_rows: 5,
+                decode_rows: 1,
+                step,
+                phases: Phases {
+                    forward,
+                    plan,
+                    chain,
+                    sample,
+                },
+            });
+        }
+        let stats = counters.stats();
+        assert_eq!((stats.steps, stats.rows), (2, 12));
+        assert_eq!((stats.step, stats.forward), (step * 2, forward * 2));
+        assert_eq!(stats.plan, plan * 2);
+        // All that stages added: 1 + 3 + 4 ms.
+        assert_eq!(stats.chain, Duration::from_millis(16));
+        let sum = |histogram: &Histogram| Duration::from_nanos(histogram.distribution().sum);
+        assert_eq!(sum(&counters.histograms.forward), forward * 2);
+        assert_eq!(sum(&counters.histograms.sample), sample * 2);
     }
 }

@@ -10,8 +10,10 @@ use super::fields::{Fields, Given};
 /// A constraint and where the request states it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Constraint {
-    /// The field, for errors.
+    /// The field that describes it, for errors.
     pub(super) field: &'static str,
+    /// The field that asks for it.
+    pub(super) asked_by: &'static str,
     /// The parameters of the `grammar` stage.
     pub(super) params: Map<String, Value>,
 }
@@ -69,6 +71,7 @@ fn constraint(given: &Given, param: &str, value: &Value) -> Constraint {
     let value = parsed.map_or_else(|| value.clone(), |Unique(schema)| schema);
     Constraint {
         field: given.sent_as,
+        asked_by: given.sent_as,
         params: Map::from_iter([(param.to_owned(), value)]),
     }
 }

@@ -26,6 +26,7 @@ pub(super) fn constraint(functions: &[&Value], format: ToolFormat) -> Constraint
     }
     Constraint {
         field: "tools",
+        asked_by: "tool_choice",
         params: Map::from_iter([("json_schema".to_owned(), schema)]),
     }
 }
@@ -62,9 +63,16 @@ fn call(function: &Value, arguments: &str, place: &str, draft: Option<&Value>) -
 fn close(parameters: &mut Value) {
     let mut together = false;
     visit(parameters, &mut |schema| {
-        let has = |keyword: &&str| schema.contains_key(*keyword);
+        let has = |keywords: &[&str]| keywords.iter().any(|name| schema.contains_key(*name));
+        let members = [
+            "properties",
+            "required",
+            "additionalProperties",
+            "patternProperties",
+            "minProperties",
+        ];
         let others = ["$ref", "anyOf", "oneOf", "not", "if", "dependentSchemas"];
-        together |= has(&"allOf") || has(&"properties") && others.iter().any(has);
+        together |= has(&["allOf"]) || has(&members) && has(&others);
     });
     if together {
         return;
@@ -90,6 +98,7 @@ fn move_to(parameters: &mut Value, place: &str) {
     visit(parameters, &mut |schema| {
         if let Some(Value::String(reference)) = schema.get_mut("$ref")
             && let Some(rest) = reference.strip_prefix('#')
+            && (rest.is_empty() || rest.starts_with('/'))
         {
             *reference = format!("{place}{rest}");
         }
@@ -172,6 +181,7 @@ mod tests {
             json!({"allOf": [one, {"properties": {"b": {}}}]}),
             json!({"properties": {"a": {}}, "anyOf": [{"required": ["b"]}, {"required": ["c"]}]}),
             json!({"properties": {"a": {}}, "$ref": "#/$defs/B", "$defs": {"B": one}}),
+            json!({"anyOf": [{"properties": {"a": {}}}], "required": ["c"]}),
             // Data.
             json!({"const": {"properties": {}}, "enum": [{"properties": {}}]}),
         ] {

@@ -1,9 +1,10 @@
 //! What becomes known of each request, and where it is written: the metrics, a
 //! line of the access log, a span.
 
+use std::fmt::Write as _;
 use std::io::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
@@ -63,7 +64,7 @@ impl Notes {
     /// The first token is there.
     pub(super) fn first_token(&self, after: Duration) {
         if let Some(generation) = &mut *self.lock() {
-            generation.first_token = Some((SystemTime::now(), after));
+            generation.first_token = Some((Instant::now(), after));
         }
     }
 
@@ -180,14 +181,15 @@ impl Entry {
         let ms = took.as_millis();
         let mut line = format!("{time} {id} {caller} {method} {path} {status} {ms} ms");
         if let Some(span) = &self.span {
-            line.push_str(&format!(" trace={}", span.trace_id()));
+            let _ = write!(line, " trace={}", span.trace_id());
         }
         if let Some(generation) = &facts.generation {
             let first_token = generation.first_token.map_or_else(
                 || "-".to_owned(),
                 |(_, after)| after.as_millis().to_string(),
             );
-            line.push_str(&format!(
+            let _ = write!(
+                line,
                 " model={} prompt={} cached={} completion={} first_token_ms={first_token} \
                  reasons={} stages={}",
                 generation.model.escape_debug(),
@@ -196,7 +198,7 @@ impl Entry {
                 generation.completion_tokens,
                 generation.reasons.join(","),
                 generation.stages.join(","),
-            ));
+            );
         }
         line
     }

@@ -23,7 +23,7 @@ use super::stages::RequestChain;
 use super::tools::Tools;
 use super::{chat, completions, logprobs};
 use crate::engine::{EVENT_BUFFER, LogprobOptions, Submission, TokenId};
-use crate::plugin::{Choices, OpenChain, SequenceInfo, n_instances};
+use crate::plugin::{Choices, OpenChain, SequenceInfo, n_instances, n_instances_of_one};
 use crate::text::StopStrings;
 
 /// Most `stop_token_ids`: the engine compares every token with each.
@@ -159,6 +159,18 @@ fn check_size(
         );
         return Err(ApiError::of(Code::InvalidValue, "prompt", message));
     }
+    let most = service.runtime.limits().max_instances_of_one;
+    if let Some((plugin, instances)) = n_instances_of_one(chain.stages(), n)
+        && n_prompts * instances > most as usize
+    {
+        let message = format!(
+            "{n_prompts} prompts and {n} choices need {} instances of `{}`; one plugin has at \
+             most {most}",
+            n_prompts * instances,
+            plugin.name
+        );
+        return Err(ApiError::of(Code::InvalidValue, "n", message));
+    }
     Ok(())
 }
 
@@ -172,7 +184,8 @@ fn open(
 ) -> Result<Vec<(Submission, Choice)>, ApiError> {
     let context_length = service.engine.model_info().context_length;
     let max_tokens = terms.max_tokens_after(&prompt.ids, context_length)?;
-    let min_tokens = check_min_tokens(chain, max_tokens)?;
+    let is_forced = terms.tools.as_ref().is_some_and(Tools::is_forced);
+    let min_tokens = check_min_tokens(chain, max_tokens, is_forced)?;
     let vocabulary = service.model.tokenizer.vocabulary();
     let echo = terms.echo.then(|| prompt.echo(&service.model.tokenizer));
     let info = SequenceInfo {
@@ -277,9 +290,20 @@ fn check_model(given: Option<&Given>, loaded: &ServedModel) -> Result<(), ApiErr
     }
 }
 
-fn check_min_tokens(chain: &RequestChain, max_tokens: u32) -> Result<usize, ApiError> {
+fn check_min_tokens(
+    chain: &RequestChain,
+    max_tokens: u32,
+    is_forced: bool,
+) -> Result<usize, ApiError> {
     match chain.min_tokens() {
-        None => Ok(0),
+        None | Some((0, _)) => Ok(0),
+        Some((_, name)) if is_forced => {
+            let message = format!(
+                "`{name}` cannot hold beside a `tool_choice` that forces a call, with whose end \
+                 the text ends"
+            );
+            Err(ApiError::of(Code::ConflictingFields, name, message))
+        }
         Some((min, _)) if min <= u64::from(max_tokens) => Ok(min as usize),
         Some((min, name)) => {
             let message =

@@ -56,7 +56,7 @@ impl RequestChain {
                     .iter()
                     .chain(params.iter().map(|(_, given)| given));
                 let beside = beside.map(|given| given.sent_as);
-                let constraint = constraint.iter().map(|constraint| constraint.field);
+                let constraint = constraint.iter().map(|constraint| constraint.asked_by);
                 Self::replaced(&list, beside.chain(constraint).next(), registry)?
             }
             None => Self::extended(additions.as_ref(), params, constraint, dialect, registry)?,

@@ -105,6 +105,11 @@ impl Tools {
         }
     }
 
+    /// Whether the text is one call.
+    pub(super) fn is_forced(&self) -> bool {
+        self.forced.is_some()
+    }
+
     /// Whether a client asks for strict arguments where they are as the model
     /// writes them.
     pub(super) fn ignores_strict(&self) -> bool {

@@ -1,14 +1,14 @@
 //! A plugin that was uploaded and can be used.
 
 use std::fmt;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::fault::{fault, kind};
 use super::instance::Linked;
-use super::record::{LogLine, Record, Work};
+use super::record::{Breaker, LogLine, Record, Work};
 use super::schema::ParamsSchema;
 use super::vocabulary::Vocabulary;
 use crate::engine::Fault;
@@ -103,6 +103,13 @@ impl Plugin {
     /// Linear memory of the instances that it has now, in bytes, touched or not.
     pub fn memory_bytes(&self) -> usize {
         self.record.memory.used_bytes()
+    }
+
+    /// Counts a fault. What came with the server is never disabled.
+    pub(super) fn failed(&self, fault: &Fault, breaker: Breaker) {
+        let faults = if self.builtin { 0 } else { breaker.faults };
+        let breaker = Breaker { faults, ..breaker };
+        self.record.fault(fault, breaker, Instant::now());
     }
 
     /// Why it may not be used: it failed too often.

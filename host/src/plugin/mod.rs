@@ -58,6 +58,7 @@ pub use inspect::{Interfaces, component, interfaces};
 pub use loaded::{Kind, ParamsError, Plugin};
 pub use open::{
     ChainError, Choices, OnFault, OpenError, SequenceInfo, StageRef, check_chain, n_instances,
+    n_instances_of_one,
 };
 pub use record::{Breaker, LogLine, Work};
 pub use registry::{Registry, RemoveError, Uploaded};

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Map, Value};
 use wasmtime::component::ResourceAny;
@@ -62,6 +62,19 @@ pub enum OnFault {
 /// a stage, unless its faults are skipped.
 pub fn n_instances(stages: &[StageRef], n: usize) -> usize {
     stages.iter().map(|stage| n / n_sharing(stage, n)).sum()
+}
+
+/// The uploaded plugin that takes the most instances for `n` choices, and how
+/// many.
+pub fn n_instances_of_one(stages: &[StageRef], n: usize) -> Option<(&Plugin, usize)> {
+    let uploaded = stages.iter().filter(|stage| !stage.plugin.builtin);
+    let of = |plugin: &Arc<Plugin>| {
+        let own = stages.iter().filter(|s| s.plugin.digest == plugin.digest);
+        own.map(|stage| n / n_sharing(stage, n)).sum()
+    };
+    uploaded
+        .map(|stage| (&*stage.plugin, of(&stage.plugin)))
+        .max_by_key(|(_, n)| *n)
 }
 
 /// How many of `n` choices share an instance of the stage.
@@ -297,16 +310,13 @@ impl Runtime {
             info: opening.info.clone(),
         });
         let n_sharing = n_sharing(stage, chains.len());
+        let n_instances = chains.len() / n_sharing;
+        let mut own = source.own_permits(n_instances as u32, self.limits().wait)?;
         for (chains, permit) in chains.chunks_mut(n_sharing).zip(permits) {
-            let own = source.own_permit(self.limits().wait)?;
-            let place: Place = Arc::new([Some(permit), own]);
+            let place: Place = Arc::new([Some(permit), own.pop()]);
             let opened = source.open(&place, chains.len(), opening.total);
-            if let Err(OpenError::Fault(fault)) = &opened
-                && !stage.plugin.builtin
-            {
-                let now = Instant::now();
-                let breaker = self.limits().breaker;
-                stage.plugin.record.fault(fault, breaker, now);
+            if let Err(OpenError::Fault(fault)) = &opened {
+                stage.plugin.failed(fault, self.limits().breaker);
             }
             let (instance, sequences) = opened?;
             let instance = Arc::new(Mutex::new(instance));
@@ -361,24 +371,20 @@ impl Source {
         Ok((instance, opened?))
     }
 
-    /// Room for one instance more of an uploaded plugin.
-    fn own_permit(&self, patience: Duration) -> Result<Option<Permit>, OpenError> {
+    /// Room for `n` instances more of an uploaded plugin; others need none.
+    fn own_permits(&self, n: u32, patience: Duration) -> Result<Vec<Permit>, OpenError> {
         if self.plugin.builtin {
-            return Ok(None);
+            return Ok(Vec::new());
         }
         let most = self.runtime.limits().max_instances_of_one;
-        let mut permits = self
-            .plugin
-            .record
-            .pool
-            .reserve(1, most, patience)
+        let pool = &self.plugin.record.pool;
+        pool.reserve(n, most, patience)
             .ok_or_else(|| OpenError::Full {
                 message: format!(
                     "all {most} instances that `{}` may have are in use",
                     self.name
                 ),
-            })?;
-        Ok(permits.pop())
+            })
     }
 
     fn open_in(

@@ -1,6 +1,6 @@
 //! The plugins that requests can name.
 
-use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 
 use semver::Version;
 use serde_json::{Map, Value};
@@ -20,6 +20,9 @@ pub struct Registry {
     store: Option<Store>,
     /// By name, then newest version first.
     plugins: RwLock<Vec<Arc<Plugin>>>,
+    /// Held while the list and the store change together, which writes files:
+    /// whoever only reads the list does not wait for that.
+    change: Mutex<()>,
 }
 
 /// What an upload came to.
@@ -63,6 +66,7 @@ impl Registry {
             compiler,
             store: None,
             plugins: RwLock::default(),
+            change: Mutex::default(),
         }
     }
 
@@ -128,7 +132,7 @@ impl Registry {
 
     fn register(&self, bytes: &[u8], origin: Origin<'_>) -> Result<Uploaded, UploadError> {
         let digest = digest(bytes);
-        if let Some(known) = self.known(&self.write(), bytes, &digest, origin)? {
+        if let Some(known) = self.known(&self.change(), bytes, &digest, origin)? {
             return Ok(known);
         }
         let builtin = matches!(origin, Origin::Builtin);
@@ -146,11 +150,12 @@ impl Registry {
                 plugin.uploaded_by.clone_from(&stored.uploaded_by);
             }
         }
-        let mut plugins = self.write();
+        let change = self.change();
         // Another upload may have come first while this one was compiled.
-        if let Some(known) = self.known(&plugins, bytes, &digest, origin)? {
+        if let Some(known) = self.known(&change, bytes, &digest, origin)? {
             return Ok(known);
         }
+        let plugins = self.list();
         let same =
             |other: &&Arc<Plugin>| (&other.name, &other.version) == (&plugin.name, &plugin.version);
         if let Some(other) = plugins.iter().find(same) {
@@ -185,7 +190,7 @@ impl Registry {
         let before =
             |other: &Arc<Plugin>| (&other.name, &plugin.version) < (&plugin.name, &other.version);
         let place = plugins.partition_point(before);
-        plugins.insert(place, Arc::clone(&plugin));
+        self.write().insert(place, Arc::clone(&plugin));
         Ok(Uploaded {
             plugin,
             created: true,
@@ -193,25 +198,29 @@ impl Registry {
     }
 
     /// The plugin that these bytes are registered as, kept if it was uploaded: a
-    /// folder may have had it first. `plugins` are locked meanwhile, so that
-    /// neither a removal nor the same upload comes in between.
+    /// folder may have had it first. Neither a removal nor the same upload comes
+    /// in between.
     fn known(
         &self,
-        plugins: &[Arc<Plugin>],
+        _change: &MutexGuard<'_, ()>,
         bytes: &[u8],
         digest: &str,
         origin: Origin<'_>,
     ) -> Result<Option<Uploaded>, UploadError> {
-        let Some(plugin) = plugins.iter().find(|plugin| plugin.digest == digest) else {
+        let Some(plugin) = self.get(digest) else {
             return Ok(None);
         };
         if let (Some(store), Origin::Upload(_), false) = (&self.store, origin, plugin.builtin) {
-            store.keep(plugin, bytes).map_err(not_kept)?;
+            store.keep(&plugin, bytes).map_err(not_kept)?;
         }
         Ok(Some(Uploaded {
-            plugin: Arc::clone(plugin),
+            plugin,
             created: false,
         }))
+    }
+
+    fn change(&self) -> MutexGuard<'_, ()> {
+        self.change.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, Vec<Arc<Plugin>>> {
@@ -258,7 +267,8 @@ impl Registry {
     /// # Errors
     /// When there is none, or only what came with the server.
     pub fn remove(&self, reference: &str) -> Result<Vec<Arc<Plugin>>, RemoveError> {
-        let mut plugins = self.write();
+        let _change = self.change();
+        let plugins = self.list();
         let meant = |plugin: &Arc<Plugin>| {
             Reference::parse(reference).is_some_and(|reference| reference.means(plugin))
         };
@@ -283,7 +293,7 @@ impl Registry {
                 .remove(&digests)
                 .map_err(|error| RemoveError::Store(error.to_string()))?;
         }
-        Ok(plugins.extract_if(.., |plugin| goes(plugin)).collect())
+        Ok(self.write().extract_if(.., |plugin| goes(plugin)).collect())
     }
 }
 

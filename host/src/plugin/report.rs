@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::Serialize;
 use sluice_kernels::row;
@@ -221,16 +221,7 @@ impl Report {
     pub(super) fn failed(&self, index: usize, fault: &Fault, breaker: Breaker, skipped: bool) {
         if let Some(stage) = self.stages.get(index) {
             stage.skipped.fetch_add(skipped.into(), Relaxed);
-            // What came with the server is counted and never disabled.
-            let breaker = Breaker {
-                faults: if stage.plugin.builtin {
-                    0
-                } else {
-                    breaker.faults
-                },
-                ..breaker
-            };
-            stage.plugin.record.fault(fault, breaker, Instant::now());
+            stage.plugin.failed(fault, breaker);
         }
     }
 

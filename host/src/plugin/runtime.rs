@@ -50,7 +50,8 @@ pub(super) const MAX_OPENING: u32 = 64;
 /// What plugins may take.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Instances alive at once, one for each stage of each running request.
+    /// Instances alive at once: one for each stage of each running request, or
+    /// of each choice where faults are skipped.
     /// Default 512: 128 requests with a chain of four. Each reserves 8 GiB
     /// of address space, which costs nothing until it is used.
     pub max_instances: u32,

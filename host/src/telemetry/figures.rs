@@ -142,12 +142,12 @@ impl Figures {
 
     fn plugins(&self, names: &mut Names) -> fmt::Result {
         names.metric(
-            "sluice_plugins_memory_bytes",
+            "sluice_instances_memory_bytes",
             "Linear memory of all instances, those of removed plugins included",
             &ConstGauge::new(self.runtime.memory_bytes() as i64),
         )?;
         names.metric(
-            "sluice_plugins_memory_limit_bytes",
+            "sluice_instances_memory_limit_bytes",
             "The most that they may have",
             &ConstGauge::new(self.runtime.limits().total_memory_bytes as i64),
         )?;

@@ -1,6 +1,6 @@
 //! What there is to say of a request once it is over.
 
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant};
 
 /// A request and its answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,7 +32,7 @@ pub struct Generation {
     pub stages: Vec<String>,
     /// When the first token was there, and how long after the last byte of the
     /// request.
-    pub first_token: Option<(SystemTime, Duration)>,
+    pub first_token: Option<(Instant, Duration)>,
     /// Of the choices that have ended, in that order: finish reasons, and codes
     /// of errors.
     pub reasons: Vec<&'static str>,

@@ -35,11 +35,34 @@ pub struct Traces {
     tracer: SdkTracer,
     provider: SdkTracerProvider,
     messages: mpsc::Sender<Message>,
+    clock: Clock,
     next_mark: Arc<AtomicU64>,
     n_steps: Arc<AtomicUsize>,
 }
 
-/// The span of a request that is under way. Dropping it ends it without more.
+/// When something was, by one reading of both clocks: so spans lie in one another
+/// as the work did, whatever becomes of the time of day.
+#[derive(Clone, Copy, Debug)]
+struct Clock {
+    read: Instant,
+    time: SystemTime,
+}
+
+impl Clock {
+    fn start() -> Self {
+        Self {
+            read: Instant::now(),
+            time: SystemTime::now(),
+        }
+    }
+
+    /// The time of day of an instant after the start.
+    fn at(self, instant: Instant) -> SystemTime {
+        self.time + instant.saturating_duration_since(self.read)
+    }
+}
+
+/// The span of a request that is under way, until its holder ends it.
 #[derive(Debug)]
 pub struct RequestSpan {
     span: Span,
@@ -65,7 +88,7 @@ struct Ended {
     span: Span,
     mark: u64,
     facts: RequestFacts,
-    at: SystemTime,
+    at: Instant,
 }
 
 impl Traces {
@@ -74,7 +97,8 @@ impl Traces {
     /// # Errors
     /// When a variable asks for what cannot be done.
     pub fn start(collector: &Collector) -> Result<Option<Self>, TracesError> {
-        let get = |name: &str| std::env::var(name).ok();
+        // What is no text is no value that is known, and so not lost here.
+        let get = |name: &str| Some(std::env::var_os(name)?.to_string_lossy().into_owned());
         let Some(environment) = Environment::read(get)? else {
             return Ok(None);
         };
@@ -84,11 +108,13 @@ impl Traces {
             tracer: provider.tracer("sluice"),
             provider,
             messages,
+            clock: Clock::start(),
             next_mark: Arc::default(),
             n_steps: Arc::default(),
         };
         let maker = Maker {
             tracer: traces.tracer.clone(),
+            clock: traces.clock,
             n_steps: traces.n_steps.clone(),
             requests: HashMap::new(),
         };
@@ -104,8 +130,10 @@ impl Traces {
     pub fn begin(&self, method: &str, route: &str, headers: &HeaderMap) -> Option<RequestSpan> {
         let headers = HeaderExtractor(headers);
         let parent = TraceContextPropagator::new().extract_with_context(&Context::new(), &headers);
-        let span = SpanBuilder::from_name(format!("{method} {route}"))
+        let (_, name) = names_of(method);
+        let span = SpanBuilder::from_name(format!("{name} {route}"))
             .with_kind(SpanKind::Server)
+            .with_start_time(self.clock.at(Instant::now()))
             .start_with_context(&self.tracer, &parent);
         if !span.is_recording() {
             return None;
@@ -161,7 +189,7 @@ impl RequestSpan {
             span: self.span,
             mark: self.mark,
             facts,
-            at: SystemTime::now(),
+            at: Instant::now(),
         };
         let _ = self.traces.messages.send(Message::End(Box::new(ended)));
     }
@@ -170,6 +198,7 @@ impl RequestSpan {
 /// Makes spans of what it is told.
 struct Maker {
     tracer: SdkTracer,
+    clock: Clock,
     n_steps: Arc<AtomicUsize>,
     requests: HashMap<u64, Traced>,
 }
@@ -216,7 +245,7 @@ impl Maker {
         let Some(traced) = self.requests.get_mut(&mark) else {
             return;
         };
-        let began = SystemTime::now() - figures.started.elapsed();
+        let began = self.clock.at(figures.started);
         traced.began.get_or_insert(began);
         if !traced.steps.count(figures) {
             return;
@@ -245,7 +274,7 @@ impl Maker {
             at,
         } = ended;
         let traced = self.requests.remove(&mark);
-        set_facts(&mut span, &facts);
+        set_facts(&mut span, &facts, self.clock);
         if let Some(traced) = traced.filter(|traced| traced.steps.n > 0) {
             let steps = traced.steps;
             if let Some(began) = traced.began {
@@ -258,8 +287,19 @@ impl Maker {
             ]);
             span.set_attributes(times(steps.phases));
         }
-        span.end_with_timestamp(at);
+        span.end_with_timestamp(self.clock.at(at));
         SPANS.ended.fetch_add(1, Relaxed);
+    }
+}
+
+/// A method in an attribute and in the name of a span, as OpenTelemetry has it:
+/// what a client invents is no name of its own.
+fn names_of(method: &str) -> (&str, &str) {
+    match method {
+        "CONNECT" | "DELETE" | "GET" | "HEAD" | "OPTIONS" | "PATCH" | "POST" | "PUT" | "TRACE" => {
+            (method, method)
+        }
+        _ => ("_OTHER", "HTTP"),
     }
 }
 
@@ -279,9 +319,10 @@ fn times(phases: Phases) -> [KeyValue; 4] {
 }
 
 /// Names of HTTP and of generative AI are OpenTelemetry's.
-fn set_facts(span: &mut Span, facts: &RequestFacts) {
+fn set_facts(span: &mut Span, facts: &RequestFacts, clock: Clock) {
+    let (method, _) = names_of(&facts.method);
     span.set_attributes([
-        KeyValue::new("http.request.method", facts.method.clone()),
+        KeyValue::new("http.request.method", method.to_owned()),
         KeyValue::new("http.route", facts.route.clone()),
         KeyValue::new("url.path", facts.path.clone()),
         KeyValue::new("http.response.status_code", i64::from(facts.status)),
@@ -291,7 +332,7 @@ fn set_facts(span: &mut Span, facts: &RequestFacts) {
         span.set_attribute(KeyValue::new("sluice.caller", caller.clone()));
     }
     if let Some(generation) = &facts.generation {
-        set_generation(span, generation);
+        set_generation(span, generation, clock);
     }
     let failed = facts.generation.as_ref().and_then(Generation::error);
     let failed = failed.map(str::to_owned);
@@ -302,7 +343,7 @@ fn set_facts(span: &mut Span, facts: &RequestFacts) {
     }
 }
 
-fn set_generation(span: &mut Span, generation: &Generation) {
+fn set_generation(span: &mut Span, generation: &Generation, clock: Clock) {
     let list = |texts: &mut dyn Iterator<Item = &str>| {
         let texts = texts.map(|text| StringValue::from(text.to_owned()));
         Value::Array(Array::String(texts.collect()))
@@ -325,8 +366,30 @@ fn set_generation(span: &mut Span, generation: &Generation) {
         KeyValue::new("sluice.stages", stages),
     ]);
     if let Some((at, after)) = generation.first_token {
-        span.add_event_with_timestamp("first token", at, Vec::new());
+        span.add_event_with_timestamp("first token", clock.at(at), Vec::new());
         let after = milliseconds(after);
         span.set_attribute(KeyValue::new("sluice.time.first_token_ms", after));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn methods_that_clients_invent_have_one_name() {
+        assert_eq!(names_of("POST"), ("POST", "POST"));
+        for method in ["post", "BREW", ""] {
+            assert_eq!(names_of(method), ("_OTHER", "HTTP"), "{method}");
+        }
+    }
+
+    #[test]
+    fn times_of_day_are_as_far_apart_as_their_instants() {
+        let clock = Clock::start();
+        let (later, between) = (Instant::now(), Duration::from_nanos(1_500));
+        let expected = clock.at(later) + between;
+        assert_eq!(clock.at(later + between), expected);
+        assert_eq!(clock.at(clock.read), clock.time);
     }
 }

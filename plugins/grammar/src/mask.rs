@@ -15,9 +15,9 @@ use llguidance::derivre::StateID;
 use llguidance::earley::{BiasComputer, ParserRecognizer};
 use llguidance::toktrie::{Recognizer, SimpleVob, TokTrie};
 
-/// Most states of the lexer whose tokens are kept: 6 kB each for a vocabulary
-/// of 50,000.
-const MOST_STATES: usize = 128;
+/// Most bytes of what is remembered for a sequence: 85 states of the lexer for a
+/// vocabulary of 50,000, 16 for one of 262,144.
+const MOST_BYTES: usize = 512 << 10;
 
 /// What the engine may spend to find whether an expression holds of a state.
 const EXPRESSION_BUDGET: u64 = 1000;
@@ -96,14 +96,13 @@ impl Parts {
             || (self.all.alloc_token_set(), &self.plain),
             |short| (short.ids.clone(), &short.longer),
         );
-        let rows = n_rows(parser);
         let mut lexeme = Lexeme {
+            n_rows: n_rows(parser),
             parser,
             was_left: false,
         };
         rest.add_bias(&mut lexeme, &mut ids, &[]);
-        let was_left = lexeme.was_left || n_rows(parser) != rows;
-        (!was_left).then_some(ids)
+        (!lexeme.was_left).then_some(ids)
     }
 
     fn all_of_some_length(
@@ -134,6 +133,8 @@ fn n_rows(parser: &mut ParserRecognizer<'_>) -> usize {
 /// A parser that stays in its lexeme.
 struct Lexeme<'a, 'p> {
     parser: &'a mut ParserRecognizer<'p>,
+    /// How often a lexeme had ended before.
+    n_rows: usize,
     /// A byte could have ended it.
     was_left: bool,
 }
@@ -161,7 +162,11 @@ impl Recognizer for Lexeme<'_, '_> {
         }
         let state = self.parser.lexer_state();
         if self.parser.try_push_byte(byte) {
-            return true;
+            self.was_left = n_rows(self.parser) != self.n_rows;
+            if self.was_left {
+                self.parser.pop_bytes(1);
+            }
+            return !self.was_left;
         }
         let lexer = self.parser.lexer_mut();
         self.was_left = !lexer.advance(state, byte, false, &None).is_error();
@@ -196,7 +201,8 @@ impl BiasComputer for Masks {
         let mut known = self.plain.lock().unwrap_or_else(PoisonError::into_inner);
         if start.is_empty() && !known.contains_key(&state) {
             let plain = self.parts.plain(parser, state);
-            if known.len() == MOST_STATES {
+            let mask_bytes = self.parts.all.vocab_size().div_ceil(8);
+            if known.len() * mask_bytes >= MOST_BYTES {
                 known.clear();
             }
             known.insert(state, plain);
