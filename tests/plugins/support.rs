@@ -22,7 +22,7 @@ pub(crate) const END_ID: TokenId = 2;
 pub(crate) fn limits() -> Limits {
     Limits {
         max_instances: 64,
-        call: Duration::from_millis(300),
+        call: Duration::from_secs(1),
         wait: Duration::ZERO,
         // These tests commit more faults than any plugin may.
         breaker: Breaker {

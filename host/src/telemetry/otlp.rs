@@ -50,6 +50,12 @@ impl FromStr for Collector {
             let why = "it has a user or a password, which belong in OTEL_EXPORTER_OTLP_HEADERS";
             return Err(refused(why.into()));
         }
+        let behind_host = url
+            .authority()
+            .and_then(|a| a.as_str().strip_prefix(a.host()));
+        if url.port().is_none() && behind_host.is_some_and(|port| !port.is_empty()) {
+            return Err(refused("its port is none".into()));
+        }
         if url.query().is_some() {
             return Err(refused("it has a query".into()));
         }
