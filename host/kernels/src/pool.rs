@@ -104,11 +104,6 @@ pub fn for_each(n_pieces: usize, work: impl Fn(usize) + Sync) {
     pool.for_each(n_pieces, pool.n_threads(), work);
 }
 
-/// How many threads [`for_each`] works on, the calling one included.
-pub fn n_threads() -> usize {
-    Pool::shared().n_threads()
-}
-
 /// The threads. Their number is fixed; they end with the process.
 pub(crate) struct Pool {
     /// Held by the thread whose work the helpers do.

@@ -58,10 +58,6 @@ impl<F: FnMut(&[TokenId]) -> Vec<f32>> Model for ScriptedModel<F> {
         &mut self.logits
     }
 
-    fn takes_processors(&self) -> bool {
-        true
-    }
-
     fn bytes_per_position(&self) -> usize {
         1
     }

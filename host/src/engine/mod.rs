@@ -17,7 +17,6 @@ mod histogram;
 mod logprobs;
 mod model;
 mod planner;
-mod plans;
 mod prefixes;
 mod scheduler;
 mod sequence;

@@ -53,10 +53,6 @@ pub trait Model {
     /// logits live on a device brings them to host memory here.
     fn logits(&mut self) -> &mut [f32];
 
-    /// Whether [`forward`](Self::forward) takes all processors, so that what
-    /// runs meanwhile slows it down.
-    fn takes_processors(&self) -> bool;
-
     /// Bytes that the keys and values of one position take.
     fn bytes_per_position(&self) -> usize;
 

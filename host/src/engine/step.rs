@@ -2,7 +2,7 @@
 
 use super::{
     EngineConfig, Fault, FinishReason, Model, ModelError, ModelInfo, Phases, Row, StepFigures,
-    plans, scheduler::Scheduler, sequence::Sequence, stats::Counters,
+    scheduler::Scheduler, sequence::Sequence, stats::Counters,
 };
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -13,6 +13,11 @@ use std::{
 /// Guest code may recurse; wasmtime needs far more than a thread's default
 /// stack to turn that into a trap.
 pub(super) const GUEST_STACK: usize = 8 << 20;
+
+/// What the plans of a step may take together to be made before its forward
+/// pass: waking the workers up costs a good part of it, and where the forward
+/// pass uses all processors, they take their time from it.
+const QUICK: Duration = Duration::from_micros(200);
 
 pub(super) struct Engine {
     model: Box<dyn Model>,
@@ -116,7 +121,8 @@ impl Engine {
 
     /// Runs the forward pass here, and the token processors of all rows that
     /// will be sampled: on threads of their own if they may be late, else on
-    /// the workers meanwhile, or before it where that delays the step no more.
+    /// the workers meanwhile, or before it where that takes no longer than to
+    /// hand them over.
     fn compute(&mut self) -> Result<(), ModelError> {
         let (model, rows) = (&mut self.model, &self.rows);
         let sequences = self.scheduler.sequences();
@@ -134,9 +140,7 @@ impl Engine {
                 guarded(&mut sequence, Sequence::plan);
             }
         };
-        let times = on_time.iter_mut().map(|s| s.get_mut().ok()?.plan_time);
-        let n_threads = sluice_kernels::pool::n_threads();
-        if plans::go_first(times, n_threads, model.takes_processors()) {
+        if plans_are_quick(&mut on_time) {
             sluice_kernels::pool::for_each(on_time.len(), |index| plan(&on_time[index]));
             on_time.clear();
         }
@@ -231,6 +235,20 @@ impl Engine {
             sequence.finish(FinishReason::EngineError(error.to_string()));
         }
     }
+}
+
+/// Whether these sequences will plan, as far as their last plans tell, in so
+/// little time that it is not worth handing them over.
+fn plans_are_quick(sequences: &mut [Mutex<&mut Sequence>]) -> bool {
+    let mut left = QUICK;
+    sequences.iter_mut().all(|sequence| {
+        let time = sequence.get_mut().ok().and_then(|s| s.plan_time);
+        match time.and_then(|time| left.checked_sub(time)) {
+            Some(rest) => left = rest,
+            None => return false,
+        }
+        true
+    })
 }
 
 /// A panic on the way to a guest is a defect of ours, but still ends only the

@@ -210,9 +210,6 @@ fn a_lost_model_ends_every_sequence_and_refuses_new_ones() {
         fn logits(&mut self) -> &mut [f32] {
             &mut []
         }
-        fn takes_processors(&self) -> bool {
-            false
-        }
         fn bytes_per_position(&self) -> usize {
             1
         }

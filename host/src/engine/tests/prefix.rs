@@ -37,9 +37,6 @@ impl Model for Bounded {
     fn logits(&mut self) -> &mut [f32] {
         self.inner.logits()
     }
-    fn takes_processors(&self) -> bool {
-        self.inner.takes_processors()
-    }
     fn bytes_per_position(&self) -> usize {
         1
     }

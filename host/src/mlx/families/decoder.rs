@@ -278,10 +278,6 @@ impl Model for Decoder {
         &mut self.logits
     }
 
-    fn takes_processors(&self) -> bool {
-        self.operations.takes_processors()
-    }
-
     fn bytes_per_position(&self) -> usize {
         self.operations.bytes_per_position()
     }

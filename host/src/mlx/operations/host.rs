@@ -190,10 +190,6 @@ impl Operations for HostOperations {
         output.head.product_into(&self.normed, logits)
     }
 
-    fn takes_processors(&self) -> bool {
-        true
-    }
-
     fn bytes_per_position(&self) -> usize {
         self.attention.bytes_per_position()
     }

@@ -100,9 +100,6 @@ pub(super) trait Operations {
         logits: &mut Vec<f32>,
     ) -> Result<(), Exception>;
 
-    /// Whether a pass takes all processors.
-    fn takes_processors(&self) -> bool;
-
     /// Bytes that one position's keys and values take.
     fn bytes_per_position(&self) -> usize;
 

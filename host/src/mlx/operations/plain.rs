@@ -212,11 +212,6 @@ impl Operations for PlainOperations {
         Ok(())
     }
 
-    fn takes_processors(&self) -> bool {
-        // MLX computes on a device of its own, or on one thread.
-        false
-    }
-
     fn bytes_per_position(&self) -> usize {
         self.attention.bytes_per_position()
     }
