@@ -87,8 +87,11 @@ def of_models(programs: Programs) -> list[tuple[str, list]]:
 
 
 def chains(programs: Programs, figures: Figures, rounds: int, tokens: int) -> None:
-    """What the chain adds to a step; ratios are of steps in the same round."""
-    sizes = ["--rounds", rounds, "--tokens", tokens]
+    """What the chain adds to a step; ratios are of steps in the same round. They
+    are of a few percent, which this machine may change from second to second: so
+    the rounds are short and many."""
+    sizes = ["--rounds", rounds * 6, "--tokens", max(tokens // 2, 1)]
+    sizes += ["--prompt-tokens", SHORT_PROMPT]
     answer = programs.bench(*sizes, "--chain", "none,tokens,greedy,default")
     for row in answer["rows"]:
         if row["by_none"]:
@@ -147,9 +150,12 @@ def http(programs: Programs, figures: Figures, rounds: int) -> None:
         copies(figures, default, no_drafts, rounds)
         uploads(figures, default, rounds)
         alone = ["--batch", 16, "--chain", "greedy", "--tokens", CLIENT_TOKENS, "--rounds", 1]
-        alone = programs.bench(*alone, "--prompt-tokens", SHORT_PROMPT)["rows"][0]
-        figures.values["bench tokens/s 16"] = [alone["tokens_per_second"]]
-        keep_load(figures, "sluice", load(programs, no_drafts, CLIENTS))
+        for _ in range(rounds):
+            row = programs.bench(*alone, "--prompt-tokens", SHORT_PROMPT)["rows"][0]
+            figures.values["bench tokens/s 16"].append(row["tokens_per_second"])
+            keep_load(figures, "sluice", load(programs, no_drafts, (16,)))
+        others = tuple(n for n in CLIENTS if n != 16)
+        keep_load(figures, "sluice", load(programs, no_drafts, others))
     if programs.mlx_python and programs.openblas and programs.f32_model:
         with programs.mlx_serving() as url:
             keep_load(figures, "mlx", load(programs, url, (1, 16)))
@@ -164,9 +170,9 @@ def load(programs: Programs, url: str, concurrency: tuple[int, ...]) -> dict:
 def keep_load(figures: Figures, arm: str, answer: dict) -> None:
     for row in answer["rows"]:
         name = f"{arm} clients {row['concurrency']}"
-        figures.values[name] = [row["tokens_per_second"]]
-        figures.values[f"{name} first ms"] = [row["first_token_ms"]["p50"]]
-        figures.values[f"{name} next ms"] = [row["next_token_ms"]["p50"]]
+        figures.values[name].append(row["tokens_per_second"])
+        figures.values[f"{name} first ms"].append(row["first_token_ms"]["p50"])
+        figures.values[f"{name} next ms"].append(row["next_token_ms"]["p50"])
 
 
 def turns(figures: Figures, cached: str, uncached: str, rounds: int) -> None:

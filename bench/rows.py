@@ -59,9 +59,9 @@ def quotient(above: Value, below: Value) -> Value:
 
 
 def of_clients(figures: Figures) -> list[Value]:
-    ours = figures.median("sluice clients 16")
-    others = ("bench tokens/s 16", "mlx clients 16")
-    return [quotient(ours, figures.median(other)) for other in others]
+    ours = "sluice clients 16"
+    by_mlx = quotient(figures.median(ours), figures.median("mlx clients 16"))
+    return [figures.ratio(ours, "bench tokens/s 16"), by_mlx]
 
 
 def prompts(arm: str) -> Callable[[Figures], list[Value]]:

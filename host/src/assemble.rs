@@ -280,11 +280,15 @@ fn served_model(
         .chat_template
         .as_deref()
         .map(|source| {
-            ChatTemplate::new(
+            let template = ChatTemplate::new(
                 source,
                 checkpoint.bos_token.clone(),
                 checkpoint.eos_token.clone(),
-            )
+            )?;
+            match &checkpoint.tool_template {
+                Some(source) => template.with_tool_use(source),
+                None => Ok(template),
+            }
         })
         .transpose()?;
     let mut names = config.names.iter().cloned();

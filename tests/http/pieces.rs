@@ -7,54 +7,25 @@ use axum::http::{Method, StatusCode};
 use serde_json::{Value, json};
 use sluice::engine::TokenId;
 
-use super::server::{Server, Setup};
+use super::server::{EOS, NEWLINE, PIECES, Server, Setup};
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
-const EOS: TokenId = 1;
-const NEWLINE: TokenId = 6;
 /// 0x80, which begins no character.
 const CONTINUATION: TokenId = 27;
 /// A space and the first byte of あ.
 const SPACE_AND_HALF: TokenId = 29;
 
-const PIECES: [&[u8]; 30] = [
-    b"<bos>",
-    b"<eos>",
-    b"a",
-    b"b",
-    b"c",
-    b" ",
-    b"\n",
-    b"d",
-    b"\xf0\x9f",
-    b"\x98\x80",
-    b"\xe3",
-    b"\x81\x82",
-    b"ABC",
-    b"DEF",
-    b"G",
-    b"HI",
-    b"J",
-    b" L",
-    b" M",
-    b" N",
-    b" O",
-    b" P",
-    b" Q",
-    b" R",
-    b"x",
-    b">>>UPD",
-    b"ATED",
-    b"\x80",
-    b"I",
-    b" \xe3",
+/// What follows the usual pieces.
+const MORE_PIECES: [&[u8]; 18] = [
+    b"ABC", b"DEF", b"G", b"HI", b"J", b" L", b" M", b" N", b" O", b" P", b" Q", b" R", b"x",
+    b">>>UPD", b"ATED", b"\x80", b"I", b" \xe3",
 ];
 
 /// Says what the prompt says before its newline; without one, `a` while the
 /// context has exactly one `<bos>`, in front, and `b` otherwise.
 fn script(context: &[TokenId]) -> Vec<f32> {
-    let mut row = vec![0.0; PIECES.len()];
+    let mut row = vec![0.0; PIECES.len() + MORE_PIECES.len()];
     let next = match context.iter().position(|&id| id == NEWLINE) {
         Some(end) => {
             let said = context.len() - end - 1;
@@ -67,12 +38,20 @@ fn script(context: &[TokenId]) -> Vec<f32> {
     row
 }
 
+fn pieces() -> Vec<Vec<u8>> {
+    [&PIECES[..], &MORE_PIECES]
+        .concat()
+        .iter()
+        .map(|piece| piece.to_vec())
+        .collect()
+}
+
 fn server() -> &'static Server {
     static SERVER: OnceLock<Server> = OnceLock::new();
     SERVER.get_or_init(|| {
         Server::start(&Setup {
             script,
-            pieces: PIECES.map(<[u8]>::to_vec).to_vec(),
+            pieces: pieces(),
             template: "<bos>{% for m in messages %}{{ m.content }}{% endfor %}".into(),
             ..Setup::default()
         })
@@ -156,7 +135,7 @@ async fn stop_strings_are_found_in_and_over_pieces() {
 
 #[tokio::test]
 async fn text_is_the_same_streamed_and_not_whatever_its_bytes() {
-    let mut random = 1_u32;
+    let (mut random, pieces) = (1_u32, pieces());
     let byte_pieces = [8, 9, 10, 11, 2, 5, CONTINUATION, SPACE_AND_HALF];
     for _ in 0..200 {
         let mut next = |below: u32| {
@@ -166,8 +145,7 @@ async fn text_is_the_same_streamed_and_not_whatever_its_bytes() {
         let ids: Vec<TokenId> = (0..=next(12)).map(|_| byte_pieces[next(8)]).collect();
         let bytes: Vec<u8> = ids
             .iter()
-            .flat_map(|&id| PIECES[id as usize])
-            .copied()
+            .flat_map(|&id| pieces[id as usize].clone())
             .collect();
         let choice = said(&ids, &json!({})).await;
         assert_eq!(choice["text"], *String::from_utf8_lossy(&bytes), "{ids:?}");

@@ -22,11 +22,11 @@ use sluice::plugin::{Compiler, Limits, Registry, Runtime, STACK_BYTES};
 use sluice::telemetry::Metrics;
 use sluice::text::{ChatTemplate, Tokenizer};
 
-const EOS: TokenId = 1;
-const NEWLINE: TokenId = 6;
+pub const EOS: TokenId = 1;
+pub const NEWLINE: TokenId = 6;
 
 /// The vocabulary: 8 and 9 are the halves of 😀, 10 and 11 of あ.
-const PIECES: [&[u8]; 12] = [
+pub const PIECES: [&[u8]; 12] = [
     b"<bos>",
     b"<eos>",
     b"a",

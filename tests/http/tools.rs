@@ -46,12 +46,16 @@ fn template(hint: &str) -> String {
 }
 
 fn setup(template: String) -> Setup {
+    drafting(template, 0)
+}
+
+fn drafting(template: String, draft_rows: usize) -> Setup {
     // Each ASCII character is a token: 3 bytes of control come first.
     let mut pieces: Vec<Vec<u8>> = vec![b"<eoc>".into(), b"<eos>".into(), vec![1], vec![2]];
     pieces.extend((1..128).map(|byte| if byte < 3 { vec![byte, 0] } else { vec![byte] }));
     Setup {
         engine: EngineConfig {
-            draft_rows: 0,
+            draft_rows,
             ..EngineConfig::default()
         },
         context_length: 2048,
@@ -129,6 +133,29 @@ async fn a_call_is_told_from_the_text() {
     let answer = ask(hermes(), CALL, none).await.json();
     assert_eq!(answer["choices"][0]["message"]["content"], CALL);
     assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+}
+
+/// What a step may bring at once changes nothing.
+#[tokio::test]
+async fn drafts_end_with_the_one_call_that_may_be() {
+    let drafts = Server::start(&drafting(template("<tool_call>"), 8));
+    // The template tells the model of earlier calls what it is to repeat.
+    let said = format!("{CALL}\n{CALL}\n{CALL}");
+    let more = |parallel| {
+        json!({
+            "messages": [{"role": "user", "content": said}, {"role": "user", "content": said}],
+            "parallel_tool_calls": parallel, "logprobs": true,
+        })
+    };
+    let all = ask(&drafts, &said, more(true)).await.json();
+    let details = &all["usage"]["completion_tokens_details"];
+    assert!(details["accepted_prediction_tokens"].as_u64() > Some(0));
+    for server in [hermes(), &drafts] {
+        let answer = ask(server, &said, more(false)).await.json();
+        assert_eq!(answer["usage"]["completion_tokens"], CALL.len());
+        let entries = answer["choices"][0]["logprobs"]["content"].as_array();
+        assert_eq!(entries.unwrap().len(), CALL.len());
+    }
 }
 
 #[tokio::test]
@@ -215,6 +242,14 @@ async fn the_whole_text_is_a_call_where_the_template_says_so() {
         choice["message"]["tool_calls"][0]["function"]["arguments"],
         "{\"city\": \"Rome\"}"
     );
+    // Llama's templates refuse a message of two calls, so one is what is made
+    // unless more are asked for.
+    let two = format!("{call}; {call}");
+    for (more, n) in [(json!({}), 1), (json!({"parallel_tool_calls": true}), 2)] {
+        let answer = ask(&server, &two, more).await.json();
+        let calls = answer["choices"][0]["message"]["tool_calls"].as_array();
+        assert_eq!(calls.unwrap().len(), n);
+    }
     let answer = ask(&server, "It is {warm}.", json!({})).await.json();
     assert_eq!(answer["choices"][0]["message"]["content"], "It is {warm}.");
     assert_eq!(answer["choices"][0]["finish_reason"], "stop");

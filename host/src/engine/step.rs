@@ -81,10 +81,11 @@ impl Engine {
             return self.counters.phases(phases);
         }
         let sequences = self.scheduler.sequences().iter();
+        let computed = sequences.filter(|sequence| sequence.scheduled().next().is_some());
         self.counters.step(StepFigures {
             index: self.counters.n_steps(),
             started,
-            marks: sequences.filter_map(|sequence| sequence.mark).collect(),
+            marks: computed.filter_map(|sequence| sequence.mark).collect(),
             running: self.scheduler.running(),
             prompt_rows,
             decode_rows: self.rows.len() - prompt_rows,

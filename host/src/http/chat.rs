@@ -87,6 +87,12 @@ fn read_message(path: &str, message: &Value) -> Result<Value, ApiError> {
         None | Some(Value::Null) if calls(&message) => String::new(),
         _ => read_content(path, &message)?,
     };
+    // Clients send answers back as they came. Templates ask whether the key is
+    // there, and refuse what is not one call or more.
+    message.retain(|key, value| {
+        let of_calls = matches!(key.as_str(), "tool_calls" | "function_call");
+        !of_calls || !(value.is_null() || value.as_array().is_some_and(Vec::is_empty))
+    });
     read_calls(&mut message);
     message.insert("role".into(), role.into());
     message.insert("content".into(), content.into());
@@ -181,11 +187,13 @@ mod tests {
     }
 
     #[test]
-    fn messages_reach_the_template_as_given_but_for_role_and_content() {
+    fn messages_reach_the_template_as_given_but_for_role_content_and_calls_of_none() {
         let messages = read(json!([
             {"role": "developer", "content": [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}]},
             {"role": "user", "name": "ann", "content": "Hi"},
-            {"role": "assistant", "content": "Hi!", "refusal": null, "annotations": [], "tool_calls": null},
+            {"role": "assistant", "content": "Hi!", "refusal": null, "annotations": [],
+             "tool_calls": null, "function_call": null},
+            {"role": "assistant", "content": "Well?", "tool_calls": []},
         ]))
         .unwrap();
         assert_eq!(
@@ -193,7 +201,8 @@ mod tests {
             json!([
                 {"role": "system", "content": "Be brief."},
                 {"role": "user", "name": "ann", "content": "Hi"},
-                {"role": "assistant", "content": "Hi!", "refusal": null, "annotations": [], "tool_calls": null},
+                {"role": "assistant", "content": "Hi!", "refusal": null, "annotations": []},
+                {"role": "assistant", "content": "Well?"},
             ])
         );
     }

@@ -41,6 +41,23 @@ pub(super) struct Echo {
     /// Whether the first token is no part of the text: the tokenizer put it
     /// there.
     pub(super) starts_hidden: bool,
+    /// Whether the tokens begin with a space that the text has not: the
+    /// tokenizer put it there.
+    pub(super) space_hidden: bool,
+}
+
+impl Echo {
+    /// What the text shows of a token with these bytes.
+    pub(super) fn shown<'a>(&self, index: usize, bytes: &'a [u8]) -> &'a [u8] {
+        let first = usize::from(self.starts_hidden);
+        if index < first {
+            &[]
+        } else if index == first && self.space_hidden {
+            bytes.strip_prefix(b" ").unwrap_or(bytes)
+        } else {
+            bytes
+        }
+    }
 }
 
 /// One choice: a sequence of the engine and the text it becomes.
@@ -151,24 +168,23 @@ impl Choice {
             Some(Event::Prompt(tokens)) => {
                 let vocabulary = self.showing.vocabulary.clone();
                 for token in tokens {
-                    let is_first = self.entries.is_empty();
-                    let hidden = |echo: &Echo| echo.starts_hidden && is_first;
+                    let bytes = prompt_bytes(token.id, &vocabulary);
                     let bytes = match &self.showing.echo {
-                        Some(echo) if hidden(echo) => &[],
-                        _ => prompt_bytes(token.id, &vocabulary),
+                        Some(echo) => echo.shown(self.entries.len(), bytes),
+                        None => bytes,
                     };
                     self.enter(token, bytes);
                 }
                 Ok(self.take_echo().unwrap_or_default())
             }
             Some(Event::Tokens(tokens)) => {
-                let mut text = String::new();
+                let mut update = Update::default();
                 for token in tokens {
-                    if self.push(token, &mut text) {
-                        return Ok(self.end(text, "stop"));
+                    if self.push(token, &mut update) {
+                        return Ok(self.end(update, "stop"));
                     }
                 }
-                Ok(self.shown(text))
+                Ok(self.shown(update))
             }
             Some(Event::Drafted { accepted, rejected }) => {
                 self.drafted = Drafted { accepted, rejected };
@@ -178,8 +194,10 @@ impl Choice {
                 self.end_token = Some(token);
                 Ok(Update::default())
             }
-            Some(Event::Finished(FinishReason::Stop)) => Ok(self.end(String::new(), "stop")),
-            Some(Event::Finished(FinishReason::Length)) => Ok(self.end(String::new(), "length")),
+            Some(Event::Finished(FinishReason::Stop)) => Ok(self.end(Update::default(), "stop")),
+            Some(Event::Finished(FinishReason::Length)) => {
+                Ok(self.end(Update::default(), "length"))
+            }
             Some(Event::Finished(FinishReason::PluginError(fault))) => {
                 let code = match fault.kind {
                     "internal" => Code::InternalError,
@@ -198,15 +216,16 @@ impl Choice {
         }
     }
 
-    /// Takes a generated token; true if it completes a stop string.
-    fn push(&mut self, token: Token, text: &mut String) -> bool {
+    /// Takes a generated token; true if it completes a stop string or the one
+    /// call that may be: what comes after it does not count.
+    fn push(&mut self, token: Token, update: &mut Update) -> bool {
         let delta = self.text.push(token.id);
-        text.push_str(&delta.text);
+        self.parse(delta.text, false, update);
         if self.showing.logprobs {
             self.unshown.push_back(token);
             self.enter_shown(delta.n_tokens);
         }
-        delta.stopped.is_some()
+        delta.stopped.is_some() || self.showing.tools.as_ref().is_some_and(ToolStream::is_done)
     }
 
     /// Makes entries of the next `n` tokens, which are shown.
@@ -227,34 +246,24 @@ impl Choice {
         });
     }
 
-    /// An update with this text. What belongs to a token waits for text to
-    /// come with.
-    fn shown(&mut self, text: String) -> Update {
-        let (text, calls) = self.parse(text, false);
-        if self.showing.tools.as_ref().is_some_and(ToolStream::is_done) {
-            // Whatever was held back comes after the one call that may be.
-            return Update {
-                text,
-                calls,
-                ..self.end(String::new(), "stop")
-            };
-        }
-        if text.is_empty() && calls.is_empty() {
-            return Update::default();
+    /// The update, with what belongs to its tokens. That waits for text to come
+    /// with.
+    fn shown(&mut self, update: Update) -> Update {
+        if update.text.is_empty() && update.calls.is_empty() {
+            return update;
         }
         Update {
-            text,
-            calls,
             entries: std::mem::take(&mut self.entries),
             explained: self.report.take_explanations(),
-            end: None,
+            ..update
         }
     }
 
-    /// What is text and what calls of further text, which may be the last.
-    fn parse(&mut self, text: String, last: bool) -> (String, Vec<Call>) {
+    /// Adds what is text and what calls of further text, which may be the last.
+    fn parse(&mut self, text: String, last: bool, update: &mut Update) {
         let Some(tools) = &mut self.showing.tools else {
-            return (text, Vec::new());
+            update.text.push_str(&text);
+            return;
         };
         let first = tools.n_calls();
         let mut parsed = tools.push(&text);
@@ -263,24 +272,25 @@ impl Choice {
             parsed.text.push_str(&text);
             parsed.calls.extend(calls);
         }
+        update.text.push_str(&parsed.text);
         let calls = parsed.calls.into_iter().zip(first..);
-        let calls = calls.map(|(call, index)| Call::new(index, call)).collect();
-        (parsed.text, calls)
+        update
+            .calls
+            .extend(calls.map(|(call, index)| Call::new(index, call)));
     }
 
-    /// Ends the choice, showing what was held back unless a stop string ended
-    /// it.
-    fn end(&mut self, mut text: String, reason: &'static str) -> Update {
+    /// Ends the choice with this update, showing what was held back unless a
+    /// stop string or the one call that may be ended it.
+    fn end(&mut self, mut update: Update, reason: &'static str) -> Update {
         self.events = None;
         let delta = self.text.finish();
-        text.push_str(&delta.text);
         self.enter_shown(delta.n_tokens);
         let stopped = self.text.stopped();
         let end_token = self.end_token.take();
         if let Some(token) = end_token.filter(|_| self.showing.end_entry && stopped.is_none()) {
             self.enter(token, &[]);
         }
-        let (text, calls) = self.parse(text, true);
+        self.parse(delta.text, true, &mut update);
         let called = self.showing.tools.as_ref();
         let called = called.is_some_and(|tools| tools.n_calls() > 0);
         let end = Finish {
@@ -298,11 +308,10 @@ impl Choice {
             stages: self.report.stages(),
         };
         Update {
-            text,
-            calls,
             entries: std::mem::take(&mut self.entries),
             explained: self.report.take_explanations(),
             end: Some(end),
+            ..update
         }
     }
 }

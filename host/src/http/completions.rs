@@ -27,11 +27,15 @@ impl Prompt {
         };
         let first = self.ids.first().copied();
         let named = first.and_then(|id| vocabulary.special_name(id));
+        let starts_hidden = first.is_some()
+            && first == tokenizer.bos()
+            && !named.is_some_and(|name| text.starts_with(name));
+        let second = self.ids.get(usize::from(starts_hidden));
         Echo {
             n_tokens: self.ids.len(),
-            starts_hidden: first.is_some()
-                && first == tokenizer.bos()
-                && !named.is_some_and(|name| text.starts_with(name)),
+            starts_hidden,
+            space_hidden: !text.starts_with(' ')
+                && second.is_some_and(|&id| vocabulary.token_bytes(id).starts_with(b" ")),
             text,
         }
     }
@@ -122,6 +126,7 @@ pub(super) fn tokenizer_error(field: &str, error: &TokenizerError) -> ApiError {
 mod tests {
     use serde_json::json;
 
+    use super::super::logprobs::prompt_bytes;
     use super::*;
 
     /// Twelve pieces: 0 `<bos>`, 1 `<eos>`, then a, b, c, space, newline, d
@@ -188,6 +193,32 @@ mod tests {
             let error = read(prompt.clone()).unwrap_err();
             assert_eq!(error.code, Code::InvalidValue, "{prompt}");
             assert_eq!(error.param.as_deref(), Some("prompt"), "{prompt}");
+        }
+    }
+
+    /// As SentencePiece's tokenizers do, which write `ab` as `▁ab`.
+    #[test]
+    fn a_space_that_the_tokenizer_adds_is_not_shown() {
+        let pieces: [&[u8]; 4] = [b"", b" a", b"b", b"a"];
+        let tokenizer = Tokenizer::from_pieces(&pieces, &[(0, "<bos>")], Some(0)).unwrap();
+        for (ids, text, expected) in [
+            (vec![0, 1, 2], "ab", vec!["", "a", "b"]),
+            (vec![1, 2], "ab", vec!["a", "b"]),
+            (vec![0, 1, 2], " ab", vec!["", " a", "b"]),
+            (vec![0, 1, 2], "<bos> ab", vec!["<bos>", " a", "b"]),
+            (vec![3, 1], "a a", vec!["a", " a"]),
+        ] {
+            let prompt = Prompt {
+                ids,
+                text: Some(text.into()),
+            };
+            let echo = prompt.echo(&tokenizer);
+            let vocabulary = tokenizer.vocabulary();
+            let shown = prompt.ids.iter().enumerate().map(|(index, &id)| {
+                let bytes = prompt_bytes(id, vocabulary);
+                String::from_utf8(echo.shown(index, bytes).to_vec()).unwrap()
+            });
+            assert_eq!(shown.collect::<Vec<_>>(), expected, "{text}");
         }
     }
 

@@ -56,7 +56,7 @@ impl Tools {
     ) -> Result<Option<Self>, ApiError> {
         let tools = fields.take("tools");
         let given = fields.take("tool_choice");
-        let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
+        let parallel = fields.boolean("parallel_tool_calls")?;
         let choice = given.as_ref().map_or(Ok(Choice::Auto), Choice::read)?;
         let mut strict = false;
         let list: &[Value] = match &tools {
@@ -83,7 +83,8 @@ impl Tools {
             forced: forced.map(|functions| forced_call::constraint(&functions, format)),
             list: list.into(),
             format,
-            parallel,
+            // Llama's templates take back one call in a message.
+            parallel: parallel.unwrap_or(format != ToolFormat::Llama),
             strict,
         }))
     }

@@ -26,6 +26,8 @@ pub struct Checkpoint {
     pub tokenizer: TokenizerData,
     /// The Jinja source of the chat template.
     pub chat_template: Option<String>,
+    /// The one for chats with tools, where it is another.
+    pub tool_template: Option<String>,
     /// The text of the token that begins a sequence, for the chat template.
     pub bos_token: Option<String>,
     /// The text of the token that ends one, for the chat template.
@@ -66,8 +68,6 @@ pub struct GgufTokenizer {
     pub bos: Option<u32>,
     /// `eos_token_id`.
     pub eos: Option<u32>,
-    /// `unknown_token_id`.
-    pub unknown: Option<u32>,
     /// `add_bos_token`; none where the key is absent.
     pub add_bos: Option<bool>,
     /// `add_space_prefix`; none where the key is absent.

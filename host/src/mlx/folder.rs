@@ -47,13 +47,15 @@ pub(super) fn open(folder: &Path) -> Result<Checkpoint, LoadError> {
     })?;
     let tokenizer_config = json(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
     let generation_config = json(&folder.join("generation_config.json"))?.unwrap_or_default();
+    let (chat_template, tool_template) = chat_templates(folder, &tokenizer_config)?;
     Ok(Checkpoint {
         name: folder_name(folder),
         vocabulary_size: families::count(&config, "vocab_size")?,
         context_length: families::count(&config, "max_position_embeddings")?,
         end_of_sequence: end_of_sequence(&[&generation_config, &config]),
         tokenizer: TokenizerData::Json(tokenizer),
-        chat_template: chat_template(folder, &tokenizer_config)?,
+        chat_template,
+        tool_template,
         bos_token: special_token(&tokenizer_config, "bos_token"),
         eos_token: special_token(&tokenizer_config, "eos_token"),
         model_type,
@@ -259,31 +261,31 @@ fn end_of_sequence(configs: &[&Map<String, Value>]) -> Vec<u32> {
     ends
 }
 
-/// The chat template: a file of its own, or a key of tokenizer_config.json,
-/// which may list several by name.
-fn chat_template(
+/// The chat template and the one for chats with tools, if that is another: a file
+/// of its own, or a key of tokenizer_config.json, which may list several by name.
+fn chat_templates(
     folder: &Path,
     tokenizer_config: &Map<String, Value>,
-) -> Result<Option<String>, LoadError> {
+) -> Result<(Option<String>, Option<String>), LoadError> {
     let file = folder.join("chat_template.jinja");
     match fs::read_to_string(&file) {
-        Ok(template) => return Ok(Some(template)),
+        Ok(template) => return Ok((Some(template), None)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(source) => return Err(LoadError::Read { path: file, source }),
     }
     let own = json(&folder.join("chat_template.json"))?.unwrap_or_default();
-    let named = own
+    let templates = own
         .get("chat_template")
         .or_else(|| tokenizer_config.get("chat_template"));
-    Ok(match named {
-        Some(Value::Array(templates)) => templates
-            .iter()
-            .find(|template| template["name"] == "default")
-            .and_then(|template| template["template"].as_str()),
-        Some(template) => template.as_str(),
-        None => None,
-    }
-    .map(str::to_owned))
+    let Some(Value::Array(templates)) = templates else {
+        let only = templates.and_then(Value::as_str).map(str::to_owned);
+        return Ok((only, None));
+    };
+    let named = |name: &str| {
+        let template = templates.iter().find(|template| template["name"] == name)?;
+        template["template"].as_str().map(str::to_owned)
+    };
+    Ok((named("default"), named("tool_use")))
 }
 
 /// A special token's text, given as such or in a table.

@@ -91,6 +91,9 @@ pub(super) fn open(path: &Path) -> Result<Checkpoint, LoadError> {
         context_length: families::count(&config, "max_position_embeddings")?,
         end_of_sequence: end_of_sequence(&header, &tokenizer),
         chat_template: header.text("tokenizer.chat_template").map(str::to_owned),
+        tool_template: header
+            .text("tokenizer.chat_template.tool_use")
+            .map(str::to_owned),
         bos_token: special(tokenizer.bos),
         eos_token: special(tokenizer.eos),
         tokenizer: TokenizerData::Gguf(tokenizer),
@@ -166,7 +169,7 @@ fn rope_settings(
     config: &mut Map<String, Value>,
 ) -> Result<(), LoadError> {
     let key = |name: &str| format!("{architecture}.rope.{name}");
-    if let Some(scaling) = rope_scaling(header, &key("scaling."))? {
+    if let Some(scaling) = rope_scaling(header, &key("scaling."), &key("scale_linear"))? {
         config.insert("rope_scaling".to_owned(), Value::Object(scaling));
     }
     let heads = header.index(&format!("{architecture}.attention.head_count"));
@@ -184,13 +187,22 @@ fn rope_settings(
     }
 }
 
-fn rope_scaling(header: &Header, prefix: &str) -> Result<Option<Map<String, Value>>, LoadError> {
-    let kind = match header.text(&format!("{prefix}type")) {
-        None | Some("none") => return Ok(None),
-        Some(kind) => kind,
-    };
+fn rope_scaling(
+    header: &Header,
+    prefix: &str,
+    old_factor: &str,
+) -> Result<Option<Map<String, Value>>, LoadError> {
+    let given = header.text(&format!("{prefix}type"));
+    // llama.cpp takes it for that; older files name the factor alone.
+    let kind = given.unwrap_or("linear");
+    if kind == "none" {
+        return Ok(None);
+    }
     let mut scaling = Map::new();
     scaling.insert("rope_type".to_owned(), json!(kind));
+    if let Some(factor) = header.number(old_factor) {
+        scaling.insert("factor".to_owned(), number_value(factor));
+    }
     let keys = header.metadata.keys();
     for (key, name) in keys.filter_map(|key| Some((key, key.strip_prefix(prefix)?))) {
         let name = match name {
@@ -211,7 +223,8 @@ fn rope_scaling(header: &Header, prefix: &str) -> Result<Option<Map<String, Valu
             scaling.insert(name.to_owned(), number_value(number));
         }
     }
-    Ok(Some(scaling))
+    let is_scaled = given.is_some() || scaling.contains_key("factor");
+    Ok(is_scaled.then_some(scaling))
 }
 
 /// A JSON integer where the number is one.
@@ -276,7 +289,6 @@ fn tokenizer(header: &Header) -> GgufTokenizer {
             .collect(),
         bos: header.index(&key("bos_token_id")),
         eos: header.index(&key("eos_token_id")),
-        unknown: header.index(&key("unknown_token_id")),
         add_bos: header.bool(&key("add_bos_token")),
         add_space_prefix: header.bool(&key("add_space_prefix")),
     }

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use super::byte_level::Reader;
 use super::tokenizer::TokenizerError;
 use super::tokenizer_json::Spelling;
+use super::tools::is_marker;
 
 /// What a GGUF file says about its tokenizer, by metadata key.
 #[derive(Clone, Debug, Default)]
@@ -125,6 +126,7 @@ impl GgufVocabulary {
         self.typed()
             .take(n_used)
             .map(|(_, token, kind)| match kind {
+                CONTROL if is_marker(token) => token.as_bytes().to_vec(),
                 UNKNOWN | CONTROL | UNUSED => Vec::new(),
                 USER_DEFINED => token.as_bytes().to_vec(),
                 _ => spelling.read(&reader, token),

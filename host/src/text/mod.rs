@@ -21,7 +21,6 @@ mod stream;
 mod template;
 mod to_json;
 mod tokenizer;
-mod tokenizer_config;
 mod tokenizer_json;
 mod tools;
 mod vocabulary;
@@ -32,7 +31,6 @@ pub use stop::{MAX_STOP_BYTES, MAX_STOP_STRINGS, StopError, StopStrings};
 pub use stream::{Delta, TextStream};
 pub use template::{ChatInput, ChatTemplate, TemplateError};
 pub use tokenizer::{Tokenizer, TokenizerError};
-pub use tokenizer_config::TokenizerConfig;
 pub use tools::{Parsed, ToolCall, ToolFormat, ToolStream};
 pub use vocabulary::Vocabulary;
 

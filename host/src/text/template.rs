@@ -21,6 +21,8 @@ use super::to_json::to_json;
 const FUEL: u64 = 4_000_000;
 
 const NAME: &str = "chat template";
+/// The one for chats with tools.
+const TOOL_USE: &str = "chat template for tools";
 
 /// Names of the values that a request gives by fields of their own.
 const OWN_NAMES: [&str; 4] = ["messages", "tools", "documents", "add_generation_prompt"];
@@ -97,6 +99,18 @@ impl ChatTemplate {
         })
     }
 
+    /// The same, but for chats with tools, for which there is this template.
+    ///
+    /// # Errors
+    /// [`TemplateError::Syntax`].
+    pub fn with_tool_use(mut self, source: &str) -> Result<Self, TemplateError> {
+        self.environment
+            .add_template_owned(TOOL_USE, without_training_marks(source))
+            .map_err(|error| TemplateError::Syntax(sentence(&error)))?;
+        self.tool_format = ToolFormat::of_template(source);
+        Ok(self)
+    }
+
     /// How it has the model call tools; none if it shows it none.
     pub fn tool_format(&self) -> Option<ToolFormat> {
         self.tool_format
@@ -110,7 +124,14 @@ impl ChatTemplate {
     /// Messages that the template refuses or cannot handle.
     pub fn render(&self, input: &ChatInput<'_>) -> Result<String, TemplateError> {
         let variables = self.variables(input)?;
-        let render = || self.environment.get_template(NAME)?.render(variables);
+        let template = match input
+            .tools
+            .and_then(|_| self.environment.get_template(TOOL_USE).ok())
+        {
+            Some(template) => Ok(template),
+            None => self.environment.get_template(NAME),
+        };
+        let render = || template?.render(variables);
         catch_unwind(AssertUnwindSafe(render))
             .map_err(|panic| TemplateError::Panicked(super::panic_text(panic.as_ref())))?
             .map_err(|error| classify(&error))

@@ -142,3 +142,23 @@ fn the_time_is_written_as_asked() {
     let error = render("{{ strftime_now('%!') }}", &json!([])).unwrap_err();
     assert!(matches!(error, TemplateError::Render(_)), "{error:?}");
 }
+
+#[test]
+fn a_template_of_its_own_may_show_the_tools() {
+    let template = template("{{ messages | length }} plain")
+        .with_tool_use("{{ messages | length }} {{ tools[0] }}, called as <tool_call>");
+    let template = template.unwrap();
+    assert_eq!(template.tool_format(), Some(ToolFormat::Hermes));
+    let tools = json!(["clock"]);
+    let render = |tools| {
+        template.render(&ChatInput {
+            tools,
+            ..ChatInput::default()
+        })
+    };
+    assert_eq!(render(None).unwrap(), "0 plain");
+    assert_eq!(
+        render(Some(&tools)).unwrap(),
+        "0 clock, called as <tool_call>"
+    );
+}

@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::Vocabulary;
 use super::byte_level::Reader;
 use super::tokenizer::{TokenizerError, invalid};
+use super::tools::is_marker;
 
 const SUPPORTED_MODELS: &str = "BPE, Unigram";
 const SUPPORTED_DECODERS: &str = "ByteLevel, ByteFallback, Metaspace";
@@ -126,7 +127,7 @@ pub(super) fn read_vocabulary(
     let mut pieces = vec![Vec::new(); size];
     for (token, id) in tokens {
         pieces[id as usize] = match added.get(&id) {
-            Some(added) if added.special => Vec::new(),
+            Some(added) if added.special && !is_marker(&added.content) => Vec::new(),
             Some(added) => spelling.read_added(&added.content),
             None => spelling.read(&reader, &token),
         };

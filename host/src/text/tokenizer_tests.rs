@@ -242,6 +242,23 @@ fn reads_sentencepiece_models() {
 }
 
 #[test]
+fn marks_of_calls_are_text_whatever_a_tokenizer_says() {
+    let mut json = sentencepiece();
+    for (id, content) in [(7, "<tool_call>"), (8, "</tool_call>"), (9, "<|end|>")] {
+        let added = json["added_tokens"].as_array_mut().unwrap();
+        let mut token = added[0].clone();
+        token["id"] = id.into();
+        token["content"] = content.into();
+        added.push(token);
+    }
+    let tokenizer = from_json(&json).unwrap();
+    assert_eq!(tokenizer.encode("<tool_call>a", true).unwrap(), [7, 1]);
+    assert_eq!(tokenizer.token_bytes(7), b"<tool_call>");
+    assert_eq!(tokenizer.token_bytes(8), b"</tool_call>");
+    assert_eq!(tokenizer.token_bytes(9), b"");
+}
+
+#[test]
 fn bos_comes_from_the_post_processor_and_nothing_is_cut_off() {
     let tokenizer = from_json(&sentencepiece()).unwrap();
     assert_eq!(tokenizer.bos(), Some(0));

@@ -3,6 +3,12 @@
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
 
+/// Whether a token spelled so tells a call from text: it is text to this server,
+/// whatever the tokenizer says of it.
+pub(super) fn is_marker(token: &str) -> bool {
+    token == OPEN || token == CLOSE
+}
+
 /// How a model writes calls, by what its chat template tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ToolFormat {
@@ -125,10 +131,14 @@ impl ToolStream {
         match (self.state, self.format) {
             (State::Done | State::After, _) => {}
             (State::Call, ToolFormat::Llama) => parsed = llama_calls(&held, self.parallel),
-            (State::Call, ToolFormat::Hermes) => match Object::scan(&held).partial() {
-                Some(call) => parsed.calls.push(call),
-                None => parsed.text = format!("{}{OPEN}{held}", self.blank),
-            },
+            (State::Call, ToolFormat::Hermes) => {
+                let object = Object::scan(&held);
+                let whole = object.whole().map(|(call, _)| call);
+                match whole.or_else(|| object.partial()) {
+                    Some(call) => parsed.calls.push(call),
+                    None => parsed.text = format!("{}{OPEN}{held}", self.blank),
+                }
+            }
             (State::Start | State::Text, _) => parsed.text = held,
         }
         self.state = State::Done;
@@ -179,21 +189,27 @@ impl ToolStream {
                 !self.held.is_empty()
             }
             State::Call => {
-                let Some((call, end)) = Object::scan(&self.held).whole() else {
-                    return false;
-                };
-                let rest = self.held[end..].trim_start();
-                if !rest.starts_with(CLOSE) {
-                    return false;
+                let object = Object::scan(&self.held);
+                let rest = object.end.map(|end| self.held[end..].trim_start());
+                match (object.whole(), rest) {
+                    (Some((call, _)), Some(rest)) if rest.starts_with(CLOSE) => {
+                        let end = self.held.len() - rest.len() + CLOSE.len();
+                        parsed.calls.push(call);
+                        self.held.drain(..end);
+                        self.state = if self.parallel {
+                            State::After
+                        } else {
+                            State::Done
+                        };
+                    }
+                    (Some(_), Some(rest)) if CLOSE.starts_with(rest) => return false,
+                    (None, None) if !object.broken => return false,
+                    _ => {
+                        parsed.text.push_str(&self.blank);
+                        parsed.text.push_str(OPEN);
+                        self.state = State::Text;
+                    }
                 }
-                let end = self.held.len() - rest.len() + CLOSE.len();
-                parsed.calls.push(call);
-                self.held.drain(..end);
-                self.state = if self.parallel {
-                    State::After
-                } else {
-                    State::Done
-                };
                 true
             }
         }

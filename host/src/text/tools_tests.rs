@@ -82,6 +82,16 @@ fn calls_of_hermes_are_told_from_the_text_around_them() {
             r#"<tool_call>{"name": "f"} f</tool_call>"#,
             vec![],
         ),
+        (
+            &format!("Write <tool_call> first. <tool_call>{WEATHER}</tool_call>"),
+            "Write <tool_call> first.",
+            vec![call("weather", r#"{"city": "Zürich", "days": 2}"#)],
+        ),
+        (
+            &format!("<tool_call>{{\"name\": \"f\"}} <tool_call>{WEATHER}</tool_call>"),
+            "<tool_call>{\"name\": \"f\"}",
+            vec![call("weather", r#"{"city": "Zürich", "days": 2}"#)],
+        ),
         // Cut by the length.
         (
             r#"<tool_call>{"name": "f", "arguments": {"city": "Z"#,
@@ -89,6 +99,11 @@ fn calls_of_hermes_are_told_from_the_text_around_them() {
             vec![call("f", r#"{"city": "Z"#)],
         ),
         (r#"<tool_call>{"name": "f", "arg"#, "", vec![call("f", "")]),
+        (
+            "<tool_call>{\"name\": \"f\"}\n</tool_",
+            "",
+            vec![call("f", "{}")],
+        ),
         (
             r#"<tool_call>{"name": "f"#,
             r#"<tool_call>{"name": "f"#,

@@ -27,6 +27,11 @@ pub fn tool_calls(bytes: &[u8]) -> bool {
     if whole.calls.is_empty() {
         assert_eq!(whole.text, text);
     }
+    let mut characters = text.chars();
+    let shown_in_order = whole.text.chars().all(|c| characters.any(|of| of == c));
+    assert!(shown_in_order, "{whole:?} of {text:?}");
+    let markers = text.matches("<tool_call>").count();
+    assert!(format == ToolFormat::Llama || whole.calls.len() <= markers);
     !whole.calls.is_empty()
 }
 

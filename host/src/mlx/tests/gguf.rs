@@ -83,6 +83,10 @@ fn write(path: &Path, config: &Value, tensors: &Tensors) {
         file.insert_metadata(key(name), Array::from_f32(number))
             .unwrap();
     }
+    for (name, number) in config["gguf"].as_object().into_iter().flatten() {
+        let number = Array::from_f32(number.as_f64().unwrap() as f32);
+        file.insert_metadata(key(name), number).unwrap();
+    }
     let mut tokens: Vec<String> = (0..128).map(|id| format!("t{id}")).collect();
     tokens[9] = "<end_of_turn>".to_owned();
     let mut types = [1_i32; 128];
@@ -175,6 +179,26 @@ fn rope_may_be_stretched_by_a_tensor() {
     let file = folder.path().join("small.gguf");
     write(&file, &small::config(), &tensors);
     assert_eq!(small::logits(&file), small::logits(folder.path()));
+}
+
+/// Files from before the type of scaling had a key; llama.cpp reads them so.
+#[test]
+fn rope_with_a_factor_and_no_type_is_stretched() {
+    let tensors = small::tensors(9);
+    let mut config = small::config();
+    config["rope_scaling"] = json!({"rope_type": "linear", "factor": 2.0});
+    let folder = tempdir().unwrap();
+    small::write(folder.path(), &config, &tensors);
+    let stretched = small::logits(folder.path());
+    let file = folder.path().join("small.gguf");
+    for name in ["rope.scaling.factor", "rope.scale_linear"] {
+        let mut config = small::config();
+        config["gguf"] = json!({ name: 2.0 });
+        write(&file, &config, &tensors);
+        assert_eq!(small::logits(&file), stretched, "{name}");
+    }
+    write(&file, &small::config(), &tensors);
+    assert_ne!(small::logits(&file), stretched);
 }
 
 /// Each must be refused, or be a model that loads and computes: MLX, which

@@ -281,3 +281,25 @@ fn gguf_of_other_kinds() {
         "{error}"
     );
 }
+
+#[test]
+fn chat_templates_may_have_names() {
+    let folder = tempdir().unwrap();
+    small::write(folder.path(), &small::config(), &small::tensors(0));
+    let file = folder.path().join("tokenizer_config.json");
+    let templates = |chat_template: Value| {
+        let config = json!({ "chat_template": chat_template });
+        fs::write(&file, config.to_string()).unwrap();
+        let checkpoint = Checkpoint::open(folder.path()).unwrap();
+        (checkpoint.chat_template, checkpoint.tool_template)
+    };
+    assert_eq!(templates(json!("one")), (Some("one".to_owned()), None));
+    let named = |name: &str| json!({"name": name, "template": format!("of {name}")});
+    assert_eq!(
+        templates(json!([named("rag"), named("tool_use"), named("default")])),
+        (
+            Some("of default".to_owned()),
+            Some("of tool_use".to_owned())
+        )
+    );
+}
