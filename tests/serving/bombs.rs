@@ -47,6 +47,12 @@ async fn what_cannot_be_compiled_is_cut_off_while_others_are_served() {
             large,
             &["512 MiB of memory", "2 s of processor time"],
         ),
+        // Five kilobytes, found by fuzzing.
+        (
+            "gigabytes to read it",
+            include_bytes!("memory.wasm").to_vec(),
+            &["512 MiB of memory"],
+        ),
         (
             "packages in a circle",
             circle,
