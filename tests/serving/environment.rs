@@ -43,8 +43,14 @@ fn a_command_does_not_read_the_servers_variables() {
     let server = "http://127.0.0.1:1";
     let error = errors(&run(&["plugin", "list", "--server", server], &bad));
     assert!(error.contains("127.0.0.1:1"), "{error}");
-    let error = errors(&run(&["perplexity", "--model", "/no/such/model", "/no"], &bad));
-    assert!(!error.contains("SLUICE_") && !error.contains("--port"), "{error}");
+    let error = errors(&run(
+        &["perplexity", "--model", "/no/such/model", "/no"],
+        &bad,
+    ));
+    assert!(
+        !error.contains("SLUICE_") && !error.contains("--port"),
+        "{error}"
+    );
     assert!(error.contains("/no"), "{error}");
 }
 
@@ -102,7 +108,10 @@ fn no_password_of_a_collector_is_shown() {
         let help = run(arguments, &[COLLECTOR]).stdout;
         let help = String::from_utf8(help).unwrap();
         assert!(help.contains("[env: SLUICE_PORT="), "{help}");
-        assert!(help.contains("[env: OTEL_EXPORTER_OTLP_ENDPOINT]"), "{help}");
+        assert!(
+            help.contains("[env: OTEL_EXPORTER_OTLP_ENDPOINT]"),
+            "{help}"
+        );
         assert!(!help.contains("hush"), "{help}");
     }
 }
