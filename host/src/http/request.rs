@@ -17,7 +17,7 @@ use super::constraint::{self, Constraint};
 use super::dialect::Dialect;
 use super::errors::{ApiError, Code, shown};
 use super::field_table::Endpoint;
-use super::fields::{Fields, Given};
+use super::fields::{Fields, Given, cut};
 use super::served_model::ServedModel;
 use super::stages::RequestChain;
 use super::tools::Tools;
@@ -97,7 +97,7 @@ pub(super) fn prepare(
             completions::read_prompts(&given, &service.model.tokenizer, service.limits.choices)?
         }
     };
-    check_size(service, &chain, terms.n, prompts.len())?;
+    check_size(service, &chain, &terms, prompts.len())?;
     let mut ignored = fields.finish()?;
     if tools.is_some_and(Tools::ignores_strict) {
         ignored.push("tools.function.strict");
@@ -140,9 +140,10 @@ fn read_constraint(
 fn check_size(
     service: &Service,
     chain: &RequestChain,
-    n: usize,
+    terms: &Terms,
     n_prompts: usize,
 ) -> Result<(), ApiError> {
+    let n = terms.n;
     let most = service.limits.choices;
     if n_prompts * n > most {
         let message =
@@ -157,7 +158,11 @@ fn check_size(
              are {most}",
             chain.stages().len()
         );
-        return Err(ApiError::of(Code::InvalidValue, "prompt", message));
+        let field = match terms.endpoint {
+            Endpoint::Chat => "messages",
+            Endpoint::Completions => "prompt",
+        };
+        return Err(ApiError::of(Code::InvalidValue, field, message));
     }
     let most = service.runtime.limits().max_instances_of_one;
     if let Some((plugin, instances)) = n_instances_of_one(chain.stages(), n)
@@ -385,7 +390,7 @@ fn read_stream(fields: &mut Fields) -> Result<Option<StreamOptions>, ApiError> {
 fn read_stream_options(object: &Map<String, Value>) -> Result<StreamOptions, ApiError> {
     let mut options = StreamOptions::default();
     for (key, value) in object.iter().filter(|(_, value)| !value.is_null()) {
-        let path = format!("stream_options.{key}");
+        let path = format!("stream_options.{}", cut(key));
         match (key.as_str(), value) {
             ("include_usage", Value::Bool(include)) => options.include_usage = *include,
             ("include_usage", other) => {
