@@ -33,7 +33,12 @@ impl Scope {
         match path {
             "/health" | "/ready" => None,
             "/metrics" => Some(Self::Admin),
-            _ if path.starts_with("/v1/plugins") && method != Method::GET => Some(Self::Upload),
+            // HEAD is answered as GET is, without the body.
+            _ if path.starts_with("/v1/plugins")
+                && ![Method::GET, Method::HEAD].contains(method) =>
+            {
+                Some(Self::Upload)
+            }
             _ => Some(Self::Generate),
         }
     }
@@ -258,6 +263,7 @@ mod tests {
                 "ok",
             ),
             (&get, "/v1/plugins", Some(&ann), "ok"),
+            (&Method::HEAD, "/v1/plugins", Some(&ann), "ok"),
             (&put, "/v1/plugins", Some(&ann), "forbidden"),
             (&Method::DELETE, "/v1/plugins/x", Some(&ann), "forbidden"),
             (&put, "/v1/plugins", Some(&bob), "ok"),
