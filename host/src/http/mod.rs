@@ -190,6 +190,7 @@ pub fn router(service: &Arc<Service>) -> Router {
     service
         .web
         .around(routes)
+        .layer(middleware::from_fn(survive))
         .layer(middleware::from_fn_with_state(
             service.clone(),
             log::observe,
@@ -226,19 +227,23 @@ async fn authorize(
 }
 
 /// Gives each response its `x-request-id`, that of the request where it has one
-/// that can be passed on, and a panic its own: a 500 for that request and nobody
-/// else.
+/// that can be passed on.
 async fn mark(mut request: Request, next: Next) -> Response {
     let id = request_id(request.headers()).unwrap_or_else(new_request_id);
     request.headers_mut().insert(REQUEST_ID, id.clone());
+    let mut response = next.run(request).await;
+    response.headers_mut().insert(REQUEST_ID, id);
+    response
+}
+
+/// Gives a panic its answer: a 500 for that request and nobody else.
+async fn survive(request: Request, next: Next) -> Response {
     let mut answer = std::pin::pin!(next.run(request));
-    let mut response = std::future::poll_fn(|context| {
+    std::future::poll_fn(|context| {
         let poll = catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(context)));
         poll.unwrap_or_else(|_| std::task::Poll::Ready(panicked().into_response()))
     })
-    .await;
-    response.headers_mut().insert(REQUEST_ID, id);
-    response
+    .await
 }
 
 /// The client's name for its request, unless it is too long or could be taken
