@@ -14,7 +14,7 @@ use sluice::http::{Access, RequestLimits};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
-use super::server::{Server, Setup};
+use super::server::{Server, Setup, test_guest};
 
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -223,4 +223,41 @@ async fn a_caller_has_so_many_requests_and_others_have_theirs() {
     };
     tokio::time::timeout(PATIENCE, again).await.unwrap();
     drop(second);
+}
+
+/// Clients that begin an upload and then say nothing hold up nobody else, and
+/// without tokens not even each other until there are many.
+#[tokio::test]
+async fn an_upload_that_does_not_come_holds_up_no_other() {
+    let tokens = "eve upload eeeeeeeeeeeeeeee\nbob upload bbbbbbbbbbbbbbbb";
+    for (access, n_stalled) in [
+        (Access::from_tokens(tokens).unwrap(), 12),
+        (Access::without_tokens(false), 6),
+    ] {
+        let server = Server::start(&Setup {
+            access,
+            ..Setup::default()
+        });
+        let mut stalled = Vec::new();
+        for _ in 0..n_stalled {
+            let mut connection = TcpStream::connect(server.address()).await.unwrap();
+            let head = "PUT /v1/plugins HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\
+                        authorization: Bearer eeeeeeeeeeeeeeee\r\n\r\nhalf";
+            connection.write_all(head.as_bytes()).await.unwrap();
+            stalled.push(connection);
+        }
+        in_flight(&server, n_stalled).await;
+        let client = Client::builder(TokioExecutor::new()).build_http();
+        let upload = Request::builder()
+            .method(Method::PUT)
+            .uri(format!("{}/v1/plugins", server.url))
+            .header("authorization", "Bearer bbbbbbbbbbbbbbbb")
+            .body(Body::from(test_guest("stop-at")))
+            .unwrap();
+        let response = client.request(upload).await.unwrap();
+        assert_eq!(response.status(), StatusCode::CREATED);
+        response.into_body().collect().await.unwrap();
+        // All of them are still awaited.
+        in_flight(&server, n_stalled).await;
+    }
 }
