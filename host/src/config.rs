@@ -398,6 +398,7 @@ impl ServeConfig {
             choices: RequestLimits::default()
                 .choices
                 .min(self.max_waiting as usize),
+            answer_values: RequestLimits::default().answer_values,
             time: Duration::from_secs(self.max_request_s.into()),
             uploads_per_minute: self.uploads_per_minute,
             per_caller: self.max_requests_per_caller,

@@ -114,6 +114,9 @@ pub struct RequestLimits {
     /// More than the engine's queue holds would be refused as overload for
     /// ever.
     pub choices: usize,
+    /// Most values of logprobs and explanations in an answer that is not streamed,
+    /// if every choice takes all its tokens. Default 4 Mi, some 300 MB of JSON.
+    pub answer_values: usize,
     /// How long a request may take, waiting included, from its last byte on.
     /// Default 10 minutes: `OpenAI`'s clients wait no longer.
     pub time: Duration,
@@ -144,6 +147,7 @@ impl Default for RequestLimits {
             request_bytes: 8 << 20,
             plugin_bytes: 64 << 20,
             choices: 128,
+            answer_values: 4 << 20,
             time: Duration::from_mins(10),
             uploads_per_minute: 60,
             per_caller: 0,

@@ -54,6 +54,8 @@ struct Terms {
     endpoint: Endpoint,
     n: usize,
     max_tokens: Option<i128>,
+    /// What the client calls it.
+    max_tokens_name: &'static str,
     echo: bool,
     explain: bool,
     logprobs: Option<LogprobOptions>,
@@ -98,6 +100,7 @@ pub(super) fn prepare(
         }
     };
     check_size(service, &chain, &terms, prompts.len())?;
+    check_answer(service, &chain, &terms, &prompts)?;
     let mut ignored = fields.finish()?;
     if tools.is_some_and(Tools::ignores_strict) {
         ignored.push("tools.function.strict");
@@ -179,6 +182,51 @@ fn check_size(
     Ok(())
 }
 
+/// What an explanation of a stage at one position counts as, in logprobs: its
+/// figures, and some tokens that it moved.
+const EXPLAINED: usize = 16;
+
+/// Refuses an answer that could grow larger than the server keeps one whole. A
+/// stream keeps nothing.
+fn check_answer(
+    service: &Service,
+    chain: &RequestChain,
+    terms: &Terms,
+    prompts: &[Prompt],
+) -> Result<(), ApiError> {
+    let listed = terms.logprobs.map_or(0, |asked| asked.n_top as usize + 1);
+    let explained = if terms.explain {
+        EXPLAINED * chain.stages().len()
+    } else {
+        0
+    };
+    if terms.stream.is_some() || listed + explained == 0 {
+        return Ok(());
+    }
+    let context_length = service.engine.model_info().context_length;
+    let (mut n_values, mut longest) = (0_usize, 0);
+    for prompt in prompts {
+        let max_tokens = terms.max_tokens_after(&prompt.ids, context_length)?;
+        longest = longest.max(max_tokens);
+        let echoed = if terms.echo { prompt.ids.len() } else { 0 };
+        let of_choice = (max_tokens as usize + echoed) * listed + max_tokens as usize * explained;
+        n_values = n_values.saturating_add(terms.n.saturating_mul(of_choice));
+    }
+    let most = service.limits.answer_values;
+    if n_values <= most {
+        return Ok(());
+    }
+    let field = terms.max_tokens_name;
+    let message = format!(
+        "`{field}` allows {longest} tokens for each of {} choices; with {} values for each token, \
+         logprobs and explanations, the answer could have {n_values}, and one that is not \
+         streamed has at most {most}: ask for less, or set `stream`",
+        prompts.len() * terms.n,
+        listed + explained,
+    );
+    Err(ApiError::of(Code::InvalidValue, field, message))
+}
+
 /// Opens the `n` choices of one prompt. They are numbered within the prompt,
 /// so that a prompt's answers do not depend on the ones sent along with it.
 fn open(
@@ -251,7 +299,9 @@ impl Terms {
             return Err(ApiError::of(Code::UnsupportedField, "best_of", message));
         }
         let seeds = i128::from(i64::MIN)..=i128::from(i64::MAX);
+        let max_tokens_name = fields.get("max_tokens");
         Ok(Self {
+            max_tokens_name: max_tokens_name.map_or("max_tokens", |given| given.sent_as),
             endpoint,
             n: n as usize,
             max_tokens: fields.integer("max_tokens", fewest..=i128::MAX)?,
