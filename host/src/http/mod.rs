@@ -35,6 +35,7 @@ mod served_model;
 mod sse;
 mod stages;
 mod tools;
+mod turns;
 mod web;
 mod wire;
 

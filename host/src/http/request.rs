@@ -1,7 +1,7 @@
 //! A generation request, from bytes to sequences that are ready to run.
 //!
 //! Everything that can be refused is refused here, before anything joins the
-//! batch. Blocking: it tokenizes, and opens stages, which runs guest code.
+//! batch. Blocking: reading tokenizes, and opening stages runs guest code.
 
 use std::sync::Arc;
 
@@ -29,7 +29,16 @@ use crate::text::StopStrings;
 /// Most `stop_token_ids`: the engine compares every token with each.
 const MAX_STOP_TOKEN_IDS: usize = 256;
 
-/// A request whose every field was understood and whose chains are open.
+/// A request whose every field was understood.
+pub(super) struct Understood {
+    terms: Terms,
+    chain: RequestChain,
+    prompts: Vec<Prompt>,
+    /// Fields that cannot change a token.
+    ignored: Vec<&'static str>,
+}
+
+/// A request that was understood and whose chains are open.
 pub(super) struct Prepared {
     /// In the order of their index: prompt by prompt, `n` for each.
     pub(super) sequences: Vec<(Submission, Choice)>,
@@ -66,15 +75,15 @@ struct Terms {
     tools: Option<Tools>,
 }
 
-/// Reads a body and opens the chains it asks for.
+/// Reads a body.
 ///
 /// # Errors
 /// The first fault found.
-pub(super) fn prepare(
+pub(super) fn read(
     service: &Service,
     endpoint: Endpoint,
     body: &[u8],
-) -> Result<Prepared, ApiError> {
+) -> Result<Understood, ApiError> {
     let mut fields = Fields::admit(parse_object(body)?, endpoint)?;
     check_model(fields.take("model").as_ref(), &service.model)?;
     let vocabulary_size = service.engine.model_info().vocabulary_size;
@@ -105,19 +114,40 @@ pub(super) fn prepare(
     if tools.is_some_and(Tools::ignores_strict) {
         ignored.push("tools.function.strict");
     }
-    let prompt_tokens = prompts.iter().map(|prompt| prompt.ids.len()).sum();
-    let mut sequences = Vec::new();
-    for prompt in prompts {
-        sequences.extend(open(service, &chain, &terms, prompt)?);
-    }
-    Ok(Prepared {
-        sequences,
-        prompt_tokens,
-        seed: terms.seed,
-        stream: terms.stream,
-        logprobs: terms.logprobs.is_some(),
+    Ok(Understood {
+        terms,
+        chain,
+        prompts,
         ignored,
     })
+}
+
+impl Understood {
+    /// Opens the chains that it asks for.
+    ///
+    /// # Errors
+    /// When one of them cannot be opened.
+    pub(super) fn open(self, service: &Service) -> Result<Prepared, ApiError> {
+        let Self {
+            terms,
+            chain,
+            prompts,
+            ignored,
+        } = self;
+        let prompt_tokens = prompts.iter().map(|prompt| prompt.ids.len()).sum();
+        let mut sequences = Vec::new();
+        for prompt in prompts {
+            sequences.extend(open(service, &chain, &terms, prompt)?);
+        }
+        Ok(Prepared {
+            sequences,
+            prompt_tokens,
+            seed: terms.seed,
+            stream: terms.stream,
+            logprobs: terms.logprobs.is_some(),
+            ignored,
+        })
+    }
 }
 
 /// Takes the form that the text must have, given as such or by a call that is
