@@ -12,7 +12,7 @@ use clap::{
 use crate::author::PluginCommand;
 use crate::bench::BenchArgs;
 use crate::engine::EngineConfig;
-use crate::http::{AccessLog, Origin, RequestLimits, Web};
+use crate::http::{AccessLog, Host, Origin, RequestLimits, Web};
 use crate::mlx::ModelSource;
 use crate::perplexity::PerplexityArgs;
 use crate::plugin;
@@ -221,6 +221,17 @@ pub struct ServeConfig {
     )]
     pub cors_origin: Vec<Origin>,
 
+    /// Name by which a server without tokens may be spoken to, beside addresses,
+    /// localhost and --host, such as that of a proxy; may be given several times;
+    /// `*`: any, also those of pages in a browser that are made to mean this server
+    #[arg(
+        long,
+        env = "SLUICE_ALLOWED_HOST",
+        value_name = "NAME",
+        value_delimiter = ','
+    )]
+    pub allowed_host: Vec<Host>,
+
     /// Compress answers by gzip where the client takes it; streams are not
     #[arg(long, env = "SLUICE_COMPRESS")]
     pub compress: bool,
@@ -408,8 +419,10 @@ impl ServeConfig {
 
     /// What browsers and slow lines get.
     pub fn web(&self) -> Web {
+        let own = [Host::One(self.host.clone())];
         Web {
             origins: self.cors_origin.clone(),
+            hosts: own.into_iter().chain(self.allowed_host.clone()).collect(),
             compress: self.compress,
             log: self.access_log,
             traces: None,

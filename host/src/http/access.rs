@@ -119,6 +119,12 @@ impl Access {
         !self.tokens.is_empty()
     }
 
+    /// Whether anyone may do this who only reaches the server, and a page could
+    /// make any browser do it.
+    pub(super) fn is_open(&self, method: &Method, path: &str) -> bool {
+        self.tokens.is_empty() && Scope::of(method, path).is_some()
+    }
+
     /// Lets a request pass or says why not.
     pub(super) fn check(
         &self,

@@ -23,6 +23,7 @@ mod field_table;
 mod fields;
 mod forced_call;
 mod generate;
+mod hosts;
 mod lifecycle;
 mod log;
 mod logprobs;
@@ -61,6 +62,7 @@ use errors::{ApiError, Code};
 
 pub use access::{Access, Caller, Scope, TokensError};
 pub use connections::{Connections, HEAD_TIMEOUT};
+pub use hosts::Host;
 pub use lifecycle::Lifecycle;
 pub use log::AccessLog;
 pub use rate::{Concurrency, UploadRate};
@@ -221,10 +223,12 @@ async fn authorize(
     mut request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
-    let path = request.uri().path();
-    let caller = service
-        .access
-        .check(request.method(), path, request.headers())?;
+    let (path, headers) = (request.uri().path(), request.headers());
+    if service.access.is_open(request.method(), path) {
+        let Web { hosts, origins, .. } = &service.web;
+        hosts::check(request.uri(), headers, hosts, origins)?;
+    }
+    let caller = service.access.check(request.method(), path, headers)?;
     request.extensions_mut().insert(caller.clone());
     let mut response = next.run(request).await;
     response.extensions_mut().insert(caller);
