@@ -7,7 +7,8 @@
 //! [`dialect`], [`constraint`] and [`default_chain`] shape;
 //! [`generate`] hands them to the engine, [`choice`] turns its events into
 //! text, and [`wire`] and [`sse`] into an answer. [`errors`] lists every error
-//! there is, [`access`] who may ask.
+//! there is, [`access`] who may ask, [`hosts`] from which pages, [`turns`] how many
+//! are read at once.
 
 mod access;
 mod body;

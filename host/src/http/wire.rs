@@ -79,7 +79,7 @@ impl Usage {
 }
 
 /// A whole answer. What grows with its tokens is written as it is: as a tree of
-/// values it would take ten times the memory.
+/// values it would take many times the memory.
 #[derive(Serialize)]
 pub(super) struct Whole<'a> {
     #[serde(flatten)]
