@@ -14,7 +14,7 @@ use super::field_table::Endpoint;
 use super::lifecycle::held;
 use super::log::Notes;
 use super::request::{self, Prepared};
-use super::turns::READING;
+use super::turns::{LEAST_WAITING, READING};
 use super::wire::{Ended, Reply, Usage};
 use super::{Service, blocking, read_body, sse};
 use crate::telemetry::Generation;
@@ -45,7 +45,8 @@ async fn generate(
     let place = service.concurrency.enter(&caller)?;
     let body = read_body(request, service.limits.request_bytes).await?;
     let deadline = service.limits.deadline();
-    let turn = READING.take(service.engine.max_waiting(), deadline).await?;
+    let max_waiting = service.engine.max_waiting().max(LEAST_WAITING);
+    let turn = READING.take(max_waiting, deadline).await?;
     let understood = {
         let service = service.clone();
         blocking(move || {

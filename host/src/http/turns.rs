@@ -15,6 +15,10 @@ use super::errors::{ApiError, Code};
 pub(super) static READING: LazyLock<Turns> =
     LazyLock::new(|| Turns::new(available_parallelism().map_or(1, NonZero::get)));
 
+/// Requests that may wait to be read where the engine's queue is shorter: most of
+/// a burst is read before a place in the batch is needed.
+pub(super) const LEAST_WAITING: usize = 256;
+
 pub(super) struct Turns {
     free: Arc<Semaphore>,
     n_waiting: AtomicUsize,
