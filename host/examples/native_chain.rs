@@ -12,7 +12,6 @@
 use std::borrow::Cow;
 use std::process::ExitCode;
 
-use clap::Parser;
 use sluice::bench::{self, Arm, NativeSequence};
 use sluice::config::{Cli, Command};
 use sluice::engine::{Chain, Fault, Plan, TokenId};
@@ -41,7 +40,7 @@ static NATIVE: Arm = Arm::native(
 );
 
 fn main() -> ExitCode {
-    match Cli::parse().into_command() {
+    match Cli::read() {
         Command::Bench { mut args, model } => {
             args.chain.push(&NATIVE);
             match bench::run(&model, &args) {

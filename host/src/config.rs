@@ -1,19 +1,23 @@
 //! The one configuration of a server, from flags, environment and defaults.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, builder::NonEmptyStringValueParser, value_parser};
+use clap::{
+    Args, CommandFactory, FromArgMatches, Parser, Subcommand, builder::NonEmptyStringValueParser,
+    value_parser,
+};
 
 use crate::author::PluginCommand;
 use crate::bench::BenchArgs;
 use crate::engine::EngineConfig;
-use crate::http::{AccessLog, Origin, RequestLimits, Web};
+use crate::http::{AccessLog, Host, Origin, RequestLimits, Web};
 use crate::mlx::ModelSource;
 use crate::perplexity::PerplexityArgs;
 use crate::plugin;
 use crate::serve::Endings;
-use crate::telemetry::{Collector, LogFormat};
+use crate::telemetry::LogFormat;
 
 /// Serves text generation on MLX in which WebAssembly components choose every
 /// token.
@@ -54,8 +58,37 @@ pub enum Command {
 }
 
 impl Cli {
+    /// The command that the process was asked for, from its arguments and the
+    /// variables of that command. Ends the process where they are none, and where
+    /// help is asked for.
+    pub fn read() -> Command {
+        match Self::try_read(std::env::args_os()) {
+            Ok(command) => command,
+            Err(error) => error.exit(),
+        }
+    }
+
+    /// The variables of `serve` without its name are not read where another
+    /// command is named: it has nothing to do with them, whatever they are.
+    fn try_read(
+        arguments: impl IntoIterator<Item = impl Into<OsString>>,
+    ) -> Result<Command, clap::Error> {
+        let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
+        let mut cli = Self::command();
+        // Options before it are an error, so a command is the first argument.
+        let first = arguments.get(1);
+        if first.is_some_and(|name| cli.find_subcommand(name).is_some()) {
+            cli = cli.mut_args(|argument| argument.env(None::<&str>));
+        }
+        let mut matches = cli.try_get_matches_from_mut(arguments)?;
+        let parsed = Self::from_arg_matches_mut(&mut matches);
+        parsed
+            .map(Self::into_command)
+            .map_err(|error| error.format(&mut cli))
+    }
+
     /// The command, `serve` if none was given.
-    pub fn into_command(self) -> Command {
+    fn into_command(self) -> Command {
         self.command
             .unwrap_or_else(|| Command::Serve(Box::new(self.serve)))
     }
@@ -119,7 +152,7 @@ pub struct ServeConfig {
     pub plugins_folder: Option<PathBuf>,
 
     /// Port to listen on; 0 takes a free one and prints it
-    #[arg(long, env = "SLUICE_PORT", default_value_t = 8080)]
+    #[arg(long, env = "SLUICE_PORT", default_value_t = 8080, value_parser = port)]
     pub port: u16,
 
     /// Most sequences in one batch; a step grows with it, and so does what a
@@ -188,6 +221,17 @@ pub struct ServeConfig {
     )]
     pub cors_origin: Vec<Origin>,
 
+    /// Name by which a server without tokens may be spoken to, beside addresses,
+    /// localhost and --host, such as that of a proxy; may be given several times;
+    /// `*`: any, also those of pages in a browser that are made to mean this server
+    #[arg(
+        long,
+        env = "SLUICE_ALLOWED_HOST",
+        value_name = "NAME",
+        value_delimiter = ','
+    )]
+    pub allowed_host: Vec<Host>,
+
     /// Compress answers by gzip where the client takes it; streams are not
     #[arg(long, env = "SLUICE_COMPRESS")]
     pub compress: bool,
@@ -198,9 +242,15 @@ pub struct ServeConfig {
     pub access_log: AccessLog,
 
     /// Export spans of requests and steps to this collector, by OTLP over HTTP,
-    /// such as http://127.0.0.1:4318
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
-    pub otlp_endpoint: Option<Collector>,
+    /// such as http://127.0.0.1:4318; empty: to none
+    // Read where it is used: clap would show a password in it.
+    #[arg(
+        long,
+        env = "OTEL_EXPORTER_OTLP_ENDPOINT",
+        hide_env_values = true,
+        value_name = "URL"
+    )]
+    pub otlp_endpoint: Option<String>,
 
     /// How what the server has to say is written on standard error; RUST_LOG
     /// chooses what
@@ -299,6 +349,16 @@ pub struct ServeConfig {
     pub plugin_fault_window_s: u32,
 }
 
+fn port(text: &str) -> Result<u16, String> {
+    if text.starts_with("tcp://") {
+        let message = "this is no port but what Kubernetes puts into SLUICE_PORT beside a service \
+                       that is called sluice; give --port, or enableServiceLinks: false to the pod";
+        return Err(message.into());
+    }
+    text.parse()
+        .map_err(|_| "a port is an integer from 0 to 65535".into())
+}
+
 fn at_least_one() -> clap::builder::RangedI64ValueParser<u32> {
     value_parser!(u32).range(1..)
 }
@@ -349,6 +409,7 @@ impl ServeConfig {
             choices: RequestLimits::default()
                 .choices
                 .min(self.max_waiting as usize),
+            answer_values: RequestLimits::default().answer_values,
             time: Duration::from_secs(self.max_request_s.into()),
             uploads_per_minute: self.uploads_per_minute,
             per_caller: self.max_requests_per_caller,
@@ -358,8 +419,10 @@ impl ServeConfig {
 
     /// What browsers and slow lines get.
     pub fn web(&self) -> Web {
+        let own = [Host::One(self.host.clone())];
         Web {
             origins: self.cors_origin.clone(),
+            hosts: own.into_iter().chain(self.allowed_host.clone()).collect(),
             compress: self.compress,
             log: self.access_log,
             traces: None,
@@ -378,12 +441,10 @@ impl ServeConfig {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     fn parse(arguments: &[&str]) -> Result<Command, clap::Error> {
-        Cli::try_parse_from([&["sluice"], arguments].concat()).map(Cli::into_command)
+        Cli::try_read([&["sluice"], arguments].concat())
     }
 
     fn serve(arguments: &[&str]) -> ServeConfig {

@@ -2,12 +2,11 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use sluice::config::{Cli, Command};
 use sluice::{author, bench, perplexity, plugin, serve, telemetry};
 
 fn main() -> ExitCode {
-    let outcome = match Cli::parse().into_command() {
+    let outcome = match Cli::read() {
         Command::PluginCompile(task) => return plugin::compile_child(&task),
         Command::Plugin(command) => match author::run(command) {
             Ok(true) => return ExitCode::SUCCESS,

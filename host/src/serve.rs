@@ -86,14 +86,10 @@ pub fn serve(config: &ServeConfig) -> Result<Exit, ServeError> {
 
 /// What makes spans, where a collector is named and wanted.
 fn traces(config: &ServeConfig) -> Result<Option<Traces>, TracesError> {
-    let Some(collector) = &config.otlp_endpoint else {
-        return Ok(None);
-    };
-    let traces = Traces::start(collector)?;
-    if traces.is_some() {
-        tracing::info!("spans go to {collector}");
+    match config.otlp_endpoint.as_deref() {
+        None | Some("") => Ok(None),
+        Some(collector) => Traces::start(collector),
     }
-    Ok(traces)
 }
 
 /// Raises the number of open files to the most that this user may have: each

@@ -14,7 +14,7 @@ use tracing_subscriber::EnvFilter;
 
 pub use log_format::LogFormat;
 pub use metrics::{MEDIA_TYPE, Metrics, Tokens};
-pub use otlp::{Collector, TracesError};
+pub use otlp::TracesError;
 pub use request::{Generation, RequestFacts};
 pub use traces::{RequestSpan, Traces};
 

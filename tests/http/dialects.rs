@@ -196,6 +196,14 @@ async fn a_stage_beside_one_that_makes_it_void_is_refused() {
             "guided_regex",
         ),
         (json!({"top_n_sigma": 101}), "top_n_sigma"),
+        (
+            json!({"dialect": "llama.cpp", "repeat_last_n": -2}),
+            "repeat_last_n",
+        ),
+        (
+            json!({"dialect": "llama.cpp", "dry_multiplier": 0.8, "dry_penalty_last_n": 1.5}),
+            "dry_penalty_last_n",
+        ),
         (json!({"typical_p": 0}), "typical_p"),
         (json!({"epsilon_cutoff": 1}), "epsilon_cutoff"),
         (json!({"smoothing_curve": 3.5}), "smoothing_curve"),

@@ -162,3 +162,71 @@ async fn more_instances_of_one_plugin_than_there_may_be_are_refused_before_they_
         assert!(message.ends_with("at most 2"), "{message}");
     }
 }
+
+#[tokio::test]
+async fn answers_that_could_grow_too_large_are_refused_before_the_work() {
+    let server = Server::start(&Setup {
+        requests: RequestLimits {
+            answer_values: 100,
+            ..RequestLimits::default()
+        },
+        ..Setup::default()
+    });
+    // The prompt has three tokens of the context's 64, the chain three stages.
+    let ask = |fields: Value| {
+        let mut body = json!({"prompt": "ab\n", "temperature": 0});
+        let fields = fields.as_object().unwrap().clone();
+        body.as_object_mut().unwrap().extend(fields);
+        let server = &server;
+        async move { server.post(COMPLETIONS, &body).await }
+    };
+    for fields in [
+        json!({"logprobs": 4, "n": 2, "max_tokens": 10}),
+        json!({"logprobs": 4, "echo": true, "max_tokens": 17}),
+        json!({"logprobs": 4, "n": 2, "max_tokens": 11, "stream": true}),
+        json!({"explain": true, "max_tokens": 2}),
+        json!({"n": 128}),
+    ] {
+        let answer = ask(fields.clone()).await;
+        assert_eq!(answer.status, StatusCode::OK, "{fields}: {}", answer.text);
+    }
+    for (fields, field, values) in [
+        (
+            json!({"logprobs": 4, "n": 2, "max_tokens": 11}),
+            "max_tokens",
+            "110",
+        ),
+        (
+            json!({"logprobs": 4, "n": 2, "n_predict": 11}),
+            "n_predict",
+            "110",
+        ),
+        (
+            json!({"logprobs": 4, "echo": true, "max_tokens": 18}),
+            "max_tokens",
+            "105",
+        ),
+        (json!({"logprobs": 1}), "max_tokens", "122"),
+        (
+            json!({"logprobs": 4, "prompt": ["a\n", "b\n"], "max_tokens": 11}),
+            "max_tokens",
+            "110",
+        ),
+        (
+            json!({"explain": true, "max_tokens": 3}),
+            "max_tokens",
+            "144",
+        ),
+    ] {
+        let answer = ask(fields.clone()).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{fields}");
+        let error = answer.json()["error"].take();
+        assert_eq!(error["code"], "invalid_value", "{fields}");
+        assert_eq!(error["param"], field, "{fields}");
+        let message = error["message"].as_str().unwrap();
+        assert!(
+            message.contains(field) && message.contains(values) && message.contains("at most 100"),
+            "{message}"
+        );
+    }
+}

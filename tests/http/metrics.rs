@@ -6,6 +6,7 @@ use axum::body::Body;
 use axum::http::{Method, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::json;
+use sluice::http::RequestLimits;
 
 use super::server::{Server, Setup, component};
 
@@ -228,4 +229,27 @@ async fn the_table_of_metrics_is_true() {
     let documented = document.lines().filter(|l| l.starts_with("| `sluice_"));
     let documented: Vec<_> = documented.map(str::to_owned).collect();
     assert_eq!(documented, answered, "{}", answered.join("\n"));
+}
+
+/// A time so long that no clock reaches its end is a defect that no flag can make.
+#[tokio::test]
+async fn a_defect_is_counted_as_one() {
+    let server = Server::start(&Setup {
+        requests: RequestLimits {
+            time: Duration::MAX,
+            ..RequestLimits::default()
+        },
+        ..Setup::default()
+    });
+    let answer = server.post(COMPLETIONS, &json!({"prompt": "a\n"})).await;
+    assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert_eq!(answer.json()["error"]["code"], "internal_error");
+    assert!(answer.header("x-request-id").is_some());
+    let text = server.get("/metrics").await.text;
+    let count = |code: &str| {
+        let name = format!("sluice_requests_total{{route=\"{COMPLETIONS}\",code=\"{code}\"}}");
+        figure(&text, &name)
+    };
+    assert_eq!(count("500"), Some(1.0), "{text}");
+    assert_eq!(count("499"), None, "{text}");
 }

@@ -268,6 +268,11 @@ async fn bodies_that_the_schemas_refuse_are_refused() {
     let server = Server::shared();
     let document = document(server).await;
     let plain = "/components/schemas/CompletionRequest";
+    // Every name by which a request may call the model.
+    assert_eq!(
+        document.pointer(plain).unwrap()["properties"]["model"]["enum"],
+        json!(["scripted", "also-scripted", null])
+    );
     let chat = "/components/schemas/ChatCompletionRequest";
     let user = json!([{"role": "user", "content": "a\n"}]);
     for (schema, body, accepted) in [

@@ -326,3 +326,53 @@ async fn routes_and_methods_that_do_not_exist_answer_in_json() {
         assert!(answer.header("x-request-id").is_some());
     }
 }
+
+#[tokio::test]
+async fn keys_of_any_length_are_cut_in_errors() {
+    let key = "k".repeat(20_000);
+    for fields in [
+        json!({&key: 1}),
+        json!({"stream": true, "stream_options": {&key: 1}}),
+        json!({"response_format": {"type": "text", &key: 1}}),
+        json!({"response_format": {"type": "json_schema", "json_schema": {&key: 1}}}),
+        json!({"structured_outputs": {&key: 1}}),
+        json!({"processors": [{"plugin": "counter", &key: 1}]}),
+        json!({"processors": [{"plugin": "force", "params": {&key: 1}}]}),
+        json!({"processors": [{"plugin": "rules", "params": {"logit_bias": {&key: "x"}}}]}),
+        json!({"processors": [{"plugin": &key}]}),
+        json!({"logit_bias": {&key: 1}}),
+        json!({"dialect": &key}),
+    ] {
+        let mut body = json!({"prompt": "ab\n"});
+        let fields = fields.as_object().unwrap().clone();
+        body.as_object_mut().unwrap().extend(fields);
+        let answer = Server::shared().post(COMPLETIONS, &body).await;
+        let shape: String = body.to_string().replace(&key, "KEY");
+        assert!(answer.status.is_client_error(), "{shape}");
+        let length = answer.text.len();
+        assert!(length < 6_000, "{shape}: {length} bytes");
+        let error = answer.json()["error"].take();
+        let param = error["param"].as_str().unwrap_or_default();
+        assert!(param.len() < 120, "{shape}: {param}");
+    }
+}
+
+#[tokio::test]
+async fn the_field_at_fault_is_named_and_no_other() {
+    let messages = json!([{"role": "user", "content": "ab\n"}]);
+    refused_on(
+        CHAT,
+        &json!({"messages": messages, "chat_template_kwargs": {"tools": []}}),
+        400,
+        "invalid_value",
+        "chat_template_kwargs.tools",
+        "`tools`",
+    )
+    .await;
+    // An instance for each choice, of which there are 64 in all.
+    let stages = json!([{"plugin": "counter", "on_fault": "skip"}]);
+    let body = json!({"messages": messages, "n": 70, "processors": stages});
+    refused_on(CHAT, &body, 400, "invalid_value", "messages", "70 choices").await;
+    let many = json!({"n": 70, "processors": stages});
+    refused(&many, 400, "invalid_value", "prompt", "70 choices").await;
+}

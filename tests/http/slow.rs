@@ -14,7 +14,7 @@ use sluice::http::{Access, RequestLimits};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
-use super::server::{Server, Setup};
+use super::server::{Server, Setup, test_guest};
 
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -41,7 +41,7 @@ async fn ask(server: &Server) -> TcpStream {
     let mut connection = socket.connect(address).await.unwrap();
     let body = json!({"prompt": "a", "temperature": 0, "stream": true}).to_string();
     let head = format!(
-        "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}",
+        "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
     connection.write_all(head.as_bytes()).await.unwrap();
@@ -106,7 +106,11 @@ async fn a_client_that_says_nothing_loses_its_connection() {
         head: Duration::from_secs(1),
         ..Setup::default()
     });
-    for said in ["", "GET /hea", "GET /health HTTP/1.1\r\nhost: x\r\n\r\n"] {
+    for said in [
+        "",
+        "GET /hea",
+        "GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    ] {
         let mut connection = TcpStream::connect(server.address()).await.unwrap();
         connection.write_all(said.as_bytes()).await.unwrap();
         let mut answer = String::new();
@@ -223,4 +227,41 @@ async fn a_caller_has_so_many_requests_and_others_have_theirs() {
     };
     tokio::time::timeout(PATIENCE, again).await.unwrap();
     drop(second);
+}
+
+/// Clients that begin an upload and then say nothing hold up nobody else, and
+/// without tokens not even each other until there are many.
+#[tokio::test]
+async fn an_upload_that_does_not_come_holds_up_no_other() {
+    let tokens = "eve upload eeeeeeeeeeeeeeee\nbob upload bbbbbbbbbbbbbbbb";
+    for (access, n_stalled) in [
+        (Access::from_tokens(tokens).unwrap(), 12),
+        (Access::without_tokens(false), 6),
+    ] {
+        let server = Server::start(&Setup {
+            access,
+            ..Setup::default()
+        });
+        let mut stalled = Vec::new();
+        for _ in 0..n_stalled {
+            let mut connection = TcpStream::connect(server.address()).await.unwrap();
+            let head = "PUT /v1/plugins HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\
+                        authorization: Bearer eeeeeeeeeeeeeeee\r\n\r\nhalf";
+            connection.write_all(head.as_bytes()).await.unwrap();
+            stalled.push(connection);
+        }
+        in_flight(&server, n_stalled).await;
+        let client = Client::builder(TokioExecutor::new()).build_http();
+        let upload = Request::builder()
+            .method(Method::PUT)
+            .uri(format!("{}/v1/plugins", server.url))
+            .header("authorization", "Bearer bbbbbbbbbbbbbbbb")
+            .body(Body::from(test_guest("stop-at")))
+            .unwrap();
+        let response = client.request(upload).await.unwrap();
+        assert_eq!(response.status(), StatusCode::CREATED);
+        response.into_body().collect().await.unwrap();
+        // All of them are still awaited.
+        in_flight(&server, n_stalled).await;
+    }
 }

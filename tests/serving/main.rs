@@ -8,6 +8,7 @@ mod bench;
 #[path = "../support/binary.rs"]
 mod binary;
 mod bombs;
+mod environment;
 mod events;
 mod folder;
 mod kills;

@@ -63,7 +63,7 @@ pub enum Leave {
 /// A whole request.
 pub fn request(method: &str, path: &str, body: &[u8]) -> Vec<u8> {
     let mut bytes = format!(
-        "{method} {path} HTTP/1.1\r\nhost: soak\r\ncontent-type: application/json\r\n\
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
          content-length: {}\r\n\r\n",
         body.len()
     )

@@ -82,7 +82,7 @@ async fn too_large(client: &mut Client<'_>) {
         request("POST", COMPLETIONS, &body)
     } else {
         let mut bytes = format!(
-            "POST {COMPLETIONS} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n{n:x}\r\n"
+            "POST {COMPLETIONS} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n{n:x}\r\n"
         )
         .into_bytes();
         bytes.extend(body);
@@ -164,7 +164,11 @@ async fn no_http(client: &mut Client<'_>) {
             client.random.bytes(n)
         }
         1 => b"GET / HTTP/1.1\r\nhost x\r\n\r\n".to_vec(),
-        2 => format!("GET /{} HTTP/1.1\r\nhost: x\r\n\r\n", "a".repeat(70_000)).into_bytes(),
+        2 => format!(
+            "GET /{} HTTP/1.1\r\nhost: localhost\r\n\r\n",
+            "a".repeat(70_000)
+        )
+        .into_bytes(),
         3 => format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "a".repeat(600_000)).into_bytes(),
         _ => format!("GET / HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(200)).into_bytes(),
     };

@@ -33,7 +33,12 @@ impl Scope {
         match path {
             "/health" | "/ready" => None,
             "/metrics" => Some(Self::Admin),
-            _ if path.starts_with("/v1/plugins") && method != Method::GET => Some(Self::Upload),
+            // HEAD is answered as GET is, without the body.
+            _ if path.starts_with("/v1/plugins")
+                && ![Method::GET, Method::HEAD].contains(method) =>
+            {
+                Some(Self::Upload)
+            }
             _ => Some(Self::Generate),
         }
     }
@@ -112,6 +117,12 @@ impl Access {
     /// Whether requests need a token.
     pub(super) fn has_tokens(&self) -> bool {
         !self.tokens.is_empty()
+    }
+
+    /// Whether anyone may do this who only reaches the server, and a page could
+    /// make any browser do it.
+    pub(super) fn is_open(&self, method: &Method, path: &str) -> bool {
+        self.tokens.is_empty() && Scope::of(method, path).is_some()
     }
 
     /// Lets a request pass or says why not.
@@ -258,6 +269,7 @@ mod tests {
                 "ok",
             ),
             (&get, "/v1/plugins", Some(&ann), "ok"),
+            (&Method::HEAD, "/v1/plugins", Some(&ann), "ok"),
             (&put, "/v1/plugins", Some(&ann), "forbidden"),
             (&Method::DELETE, "/v1/plugins/x", Some(&ann), "forbidden"),
             (&put, "/v1/plugins", Some(&bob), "ok"),

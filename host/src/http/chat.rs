@@ -56,6 +56,10 @@ fn template_error(error: &TemplateError) -> ApiError {
     let message = error.to_string();
     match error {
         TemplateError::Panicked(_) => ApiError::new(Code::InternalError, message),
+        TemplateError::OwnName(name) => {
+            let param = format!("chat_template_kwargs.{name}");
+            ApiError::of(Code::InvalidValue, param, message)
+        }
         _ => ApiError::of(Code::TemplateError, "messages", message),
     }
 }

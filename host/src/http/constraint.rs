@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::body::Unique;
 use super::errors::{ApiError, Code, shown};
-use super::fields::{Fields, Given};
+use super::fields::{Fields, Given, cut};
 
 /// A constraint and where the request states it.
 #[derive(Clone, Debug, PartialEq)]
@@ -144,7 +144,7 @@ fn read_structured(given: &Given) -> Result<Constraint, ApiError> {
     }
     match STRUCTURED.iter().find(|(member, _)| name == member) {
         Some((_, param)) => Ok(constraint(given, param, value)),
-        None => Err(unknown(&format!("{}.{name}", given.sent_as))),
+        None => Err(unknown(&format!("{}.{}", given.sent_as, cut(name)))),
     }
 }
 
@@ -158,7 +158,7 @@ fn only(
     let given = object.iter().filter(|(_, value)| !value.is_null());
     for (name, _) in given {
         if !known.contains(&name.as_str()) && member != Some(name) {
-            return Err(unknown(&format!("{path}.{name}")));
+            return Err(unknown(&format!("{path}.{}", cut(name))));
         }
     }
     Ok(())

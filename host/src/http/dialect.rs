@@ -245,8 +245,16 @@ fn adapt_llama_cpp(fields: &mut Fields) {
             Some(given) if means(&given, 0) => {
                 fields.take(penalty);
             }
-            Some(given) if means(&given, -1) => fields.set(window, json!(0)),
-            Some(given) => fields.set(window, given.value),
+            // Named in errors as the client named it.
+            Some(given) => fields.put(Given {
+                name: window,
+                value: if means(&given, -1) {
+                    json!(0)
+                } else {
+                    given.value
+                },
+                ..given
+            }),
             None => {}
         }
     }
@@ -254,7 +262,7 @@ fn adapt_llama_cpp(fields: &mut Fields) {
         Some(given) if means(&given, 0) => {
             fields.take("dry_multiplier");
         }
-        Some(given) if !means(&given, -1) => fields.set("dry_range", given.value),
+        Some(given) if !means(&given, -1) => fields.put(given),
         _ => {}
     }
 }

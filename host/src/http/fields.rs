@@ -114,14 +114,10 @@ impl Fields {
         self.given.iter().find(|given| given.name == name)
     }
 
-    /// Gives a field that the request leaves out.
-    pub(super) fn set(&mut self, name: &'static str, value: Value) {
-        if self.get(name).is_none() {
-            self.given.push(Given {
-                name,
-                sent_as: name,
-                value,
-            });
+    /// Gives a field that the request leaves out, or that was taken.
+    pub(super) fn put(&mut self, given: Given) {
+        if self.get(given.name).is_none() {
+            self.given.push(given);
         }
     }
 
@@ -219,13 +215,11 @@ pub(super) fn same(a: &Value, b: &Value) -> bool {
 }
 
 fn unknown(key: &str, endpoint: Endpoint) -> ApiError {
-    /// Longer keys are nobody's misspelling, and distances are quadratic.
-    const LONGEST: usize = 64;
     let shown_key = shown(&Value::from(key));
     let nearest = fields_of(endpoint)
         .map(|field| {
             (
-                strsim::normalized_damerau_levenshtein(prefix(key, LONGEST), field.name),
+                strsim::normalized_damerau_levenshtein(cut(key), field.name),
                 field.name,
             )
         })
@@ -235,13 +229,16 @@ fn unknown(key: &str, endpoint: Endpoint) -> ApiError {
         Some((_, name)) => format!("there is no field {shown_key}; did you mean `{name}`?"),
         None => format!("there is no field {shown_key}"),
     };
-    ApiError::of(Code::UnknownField, prefix(key, LONGEST), message)
+    ApiError::of(Code::UnknownField, cut(key), message)
 }
 
-fn prefix(text: &str, chars: usize) -> &str {
-    text.char_indices()
-        .nth(chars)
-        .map_or(text, |(cut, _)| &text[..cut])
+/// A client's key as an error names it: longer ones are nobody's misspelling, and
+/// distances are quadratic.
+pub(super) fn cut(key: &str) -> &str {
+    const LONGEST: usize = 64;
+    key.char_indices()
+        .nth(LONGEST)
+        .map_or(key, |(end, _)| &key[..end])
 }
 
 #[cfg(test)]

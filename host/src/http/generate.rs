@@ -13,7 +13,8 @@ use super::errors::ApiError;
 use super::field_table::Endpoint;
 use super::lifecycle::held;
 use super::log::Notes;
-use super::request::{Prepared, prepare};
+use super::request::{self, Prepared};
+use super::turns::{LEAST_WAITING, READING};
 use super::wire::{Ended, Reply, Usage};
 use super::{Service, blocking, read_body, sse};
 use crate::telemetry::Generation;
@@ -44,9 +45,20 @@ async fn generate(
     let place = service.concurrency.enter(&caller)?;
     let body = read_body(request, service.limits.request_bytes).await?;
     let deadline = service.limits.deadline();
+    let max_waiting = service.engine.max_waiting().max(LEAST_WAITING);
+    let turn = READING.take(max_waiting, deadline).await?;
+    let understood = {
+        let service = service.clone();
+        blocking(move || {
+            let _turn = turn;
+            request::read(&service, endpoint, &body)
+        })
+        .await?
+    };
+    // Without the turn: opening waits for room, and others need not wait for that.
     let prepared = {
         let service = service.clone();
-        blocking(move || prepare(&service, endpoint, &body)).await?
+        blocking(move || understood.open(&service)).await?
     };
     let Prepared {
         sequences,

@@ -1,7 +1,10 @@
 //! `logprobs` and its relatives: what a request asks for, and the two shapes
 //! that OpenAI gives the answer.
 
-use serde_json::{Map, Value, json};
+use std::borrow::Cow;
+
+use serde::Serialize;
+use serde::ser::{SerializeStruct, Serializer};
 
 use super::errors::{ApiError, Code};
 use super::field_table::Endpoint;
@@ -99,74 +102,109 @@ fn read_n_top(fields: &mut Fields, endpoint: Endpoint) -> Result<Option<u32>, Ap
     }
 }
 
-/// The entries in the shape of `endpoint`.
-pub(super) fn body(entries: &[Entry], endpoint: Endpoint, vocabulary: &Vocabulary) -> Value {
-    match endpoint {
-        Endpoint::Chat => {
-            let content: Vec<_> = entries
-                .iter()
-                .map(|entry| chat_entry(entry, vocabulary))
-                .collect();
-            json!({"content": content, "refusal": null})
+/// Entries in the shape of `endpoint`, written as they are: there may be millions
+/// of values.
+pub(super) struct Shown<'a> {
+    pub(super) entries: &'a [Entry],
+    pub(super) endpoint: Endpoint,
+    pub(super) vocabulary: &'a Vocabulary,
+}
+
+impl Serialize for Shown<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let vocabulary = self.vocabulary;
+        match self.endpoint {
+            Endpoint::Chat => {
+                let content = |entry| ChatEntry::new(entry, vocabulary);
+                let mut shown = serializer.serialize_struct("logprobs", 2)?;
+                shown.serialize_field("content", &Each(self.entries, content))?;
+                shown.serialize_field("refusal", &())?;
+                shown.end()
+            }
+            Endpoint::Completions => {
+                let token = |entry: &Entry| token_text(entry.id, vocabulary);
+                let logprob = |entry: &Entry| Some(finite(entry.logprobs.as_ref()?.logprob));
+                let listed = |entry| Listed::new(entry, vocabulary);
+                let offset = |entry: &Entry| entry.offset;
+                let mut shown = serializer.serialize_struct("logprobs", 4)?;
+                shown.serialize_field("tokens", &Each(self.entries, token))?;
+                shown.serialize_field("token_logprobs", &Each(self.entries, logprob))?;
+                shown.serialize_field("top_logprobs", &Each(self.entries, listed))?;
+                shown.serialize_field("text_offset", &Each(self.entries, offset))?;
+                shown.end()
+            }
         }
-        Endpoint::Completions => completions(entries, vocabulary),
     }
 }
 
-fn chat_entry(entry: &Entry, vocabulary: &Vocabulary) -> Value {
-    let token = |id: TokenId, logprob: f64| {
-        let bytes = vocabulary.token_bytes(id);
-        json!({
-            "token": token_text(id, vocabulary),
-            "logprob": finite(logprob),
-            "bytes": bytes,
-        })
-    };
-    let (logprob, top) = match &entry.logprobs {
-        Some(found) => (found.logprob, found.top.as_slice()),
-        None => (f64::NEG_INFINITY, [].as_slice()),
-    };
-    let mut shown = token(entry.id, logprob);
-    let top: Vec<_> = top
-        .iter()
-        .map(|&(id, logprob)| token(id, logprob))
-        .collect();
-    shown["top_logprobs"] = top.into();
-    shown
+/// A list of what a function makes of each entry, one after the other.
+struct Each<'a, F>(&'a [Entry], F);
+
+impl<'a, T: Serialize, F: Fn(&'a Entry) -> T> Serialize for Each<'a, F> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(&self.1))
+    }
 }
 
-fn completions(entries: &[Entry], vocabulary: &Vocabulary) -> Value {
-    let tokens: Vec<_> = entries
-        .iter()
-        .map(|entry| token_text(entry.id, vocabulary))
-        .collect();
-    let logprobs: Vec<_> = entries
-        .iter()
-        .map(|entry| entry.logprobs.as_ref().map(|found| finite(found.logprob)))
-        .collect();
-    let top: Vec<_> = entries
-        .iter()
-        .map(|entry| {
-            let found = entry.logprobs.as_ref()?;
-            // The token itself is always there; of two tokens with the same
-            // text the likelier one is.
-            let mut listed = Map::new();
-            let own = (entry.id, found.logprob);
-            for &(id, logprob) in found.top.iter().chain([&own]) {
-                listed
-                    .entry(token_text(id, vocabulary))
-                    .or_insert_with(|| finite(logprob).into());
+#[derive(Serialize)]
+struct ChatEntry<'a> {
+    #[serde(flatten)]
+    token: ChatToken<'a>,
+    top_logprobs: Vec<ChatToken<'a>>,
+}
+
+#[derive(Serialize)]
+struct ChatToken<'a> {
+    token: Cow<'a, str>,
+    logprob: f64,
+    bytes: &'a [u8],
+}
+
+impl<'a> ChatEntry<'a> {
+    fn new(entry: &'a Entry, vocabulary: &'a Vocabulary) -> Self {
+        let token = |id: TokenId, logprob: f64| ChatToken {
+            token: token_text(id, vocabulary),
+            logprob: finite(logprob),
+            bytes: vocabulary.token_bytes(id),
+        };
+        let (logprob, top) = match &entry.logprobs {
+            Some(found) => (found.logprob, found.top.as_slice()),
+            None => (f64::NEG_INFINITY, [].as_slice()),
+        };
+        Self {
+            token: token(entry.id, logprob),
+            top_logprobs: top
+                .iter()
+                .map(|&(id, logprob)| token(id, logprob))
+                .collect(),
+        }
+    }
+}
+
+/// The tokens that a position lists, by their texts.
+struct Listed<'a>(Vec<(Cow<'a, str>, f64)>);
+
+impl<'a> Listed<'a> {
+    /// The token itself is always there; of two tokens with the same text the
+    /// likelier one is.
+    fn new(entry: &'a Entry, vocabulary: &'a Vocabulary) -> Option<Self> {
+        let found = entry.logprobs.as_ref()?;
+        let own = (entry.id, found.logprob);
+        let mut listed: Vec<(Cow<str>, f64)> = Vec::with_capacity(found.top.len() + 1);
+        for &(id, logprob) in found.top.iter().chain([&own]) {
+            let text = token_text(id, vocabulary);
+            if listed.iter().all(|(other, _)| *other != text) {
+                listed.push((text, finite(logprob)));
             }
-            Some(Value::Object(listed))
-        })
-        .collect();
-    let offsets: Vec<_> = entries.iter().map(|entry| entry.offset).collect();
-    json!({
-        "tokens": tokens,
-        "token_logprobs": logprobs,
-        "top_logprobs": top,
-        "text_offset": offsets,
-    })
+        }
+        Some(Self(listed))
+    }
+}
+
+impl Serialize for Listed<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(text, logprob)| (text, logprob)))
+    }
 }
 
 fn finite(logprob: f64) -> f64 {
@@ -175,16 +213,19 @@ fn finite(logprob: f64) -> f64 {
 
 /// A token as text: its name if it is special, and its bytes in hexadecimal
 /// where they are no text of their own.
-fn token_text(id: TokenId, vocabulary: &Vocabulary) -> String {
+fn token_text(id: TokenId, vocabulary: &Vocabulary) -> Cow<'_, str> {
     let bytes = vocabulary.token_bytes(id);
     if bytes.is_empty() {
-        return vocabulary.special_name(id).unwrap_or_default().to_owned();
+        return vocabulary.special_name(id).unwrap_or_default().into();
     }
     match std::str::from_utf8(bytes) {
-        Ok(text) => text.to_owned(),
-        Err(_) => bytes.iter().fold("bytes:".to_owned(), |text, byte| {
-            format!("{text}\\x{byte:02x}")
-        }),
+        Ok(text) => text.into(),
+        Err(_) => bytes
+            .iter()
+            .fold("bytes:".to_owned(), |text, byte| {
+                format!("{text}\\x{byte:02x}")
+            })
+            .into(),
     }
 }
 
@@ -227,7 +268,17 @@ pub(super) fn prompt_bytes(id: TokenId, vocabulary: &Vocabulary) -> &[u8] {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
+
+    fn body(entries: &[Entry], endpoint: Endpoint, vocabulary: &Vocabulary) -> Value {
+        json!(Shown {
+            entries,
+            endpoint,
+            vocabulary,
+        })
+    }
 
     fn vocabulary() -> Vocabulary {
         let pieces: [&[u8]; 5] = [b"", b"a", b"\xf0\x9f", b"\x98\x80", b"b"];

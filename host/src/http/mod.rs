@@ -7,7 +7,8 @@
 //! [`dialect`], [`constraint`] and [`default_chain`] shape;
 //! [`generate`] hands them to the engine, [`choice`] turns its events into
 //! text, and [`wire`] and [`sse`] into an answer. [`errors`] lists every error
-//! there is, [`access`] who may ask.
+//! there is, [`access`] who may ask, [`hosts`] from which pages, [`turns`] how many
+//! are read at once.
 
 mod access;
 mod body;
@@ -23,6 +24,7 @@ mod field_table;
 mod fields;
 mod forced_call;
 mod generate;
+mod hosts;
 mod lifecycle;
 mod log;
 mod logprobs;
@@ -35,6 +37,7 @@ mod served_model;
 mod sse;
 mod stages;
 mod tools;
+mod turns;
 mod web;
 mod wire;
 
@@ -60,6 +63,7 @@ use errors::{ApiError, Code};
 
 pub use access::{Access, Caller, Scope, TokensError};
 pub use connections::{Connections, HEAD_TIMEOUT};
+pub use hosts::Host;
 pub use lifecycle::Lifecycle;
 pub use log::AccessLog;
 pub use rate::{Concurrency, UploadRate};
@@ -114,6 +118,9 @@ pub struct RequestLimits {
     /// More than the engine's queue holds would be refused as overload for
     /// ever.
     pub choices: usize,
+    /// Most values of logprobs and explanations in an answer that is not streamed,
+    /// if every choice takes all its tokens. Default 4 Mi, some 300 MB of JSON.
+    pub answer_values: usize,
     /// How long a request may take, waiting included, from its last byte on.
     /// Default 10 minutes: `OpenAI`'s clients wait no longer.
     pub time: Duration,
@@ -144,6 +151,7 @@ impl Default for RequestLimits {
             request_bytes: 8 << 20,
             plugin_bytes: 64 << 20,
             choices: 128,
+            answer_values: 4 << 20,
             time: Duration::from_mins(10),
             uploads_per_minute: 60,
             per_caller: 0,
@@ -190,6 +198,7 @@ pub fn router(service: &Arc<Service>) -> Router {
     service
         .web
         .around(routes)
+        .layer(middleware::from_fn(survive))
         .layer(middleware::from_fn_with_state(
             service.clone(),
             log::observe,
@@ -215,10 +224,12 @@ async fn authorize(
     mut request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
-    let path = request.uri().path();
-    let caller = service
-        .access
-        .check(request.method(), path, request.headers())?;
+    let (path, headers) = (request.uri().path(), request.headers());
+    if service.access.is_open(request.method(), path) {
+        let Web { hosts, origins, .. } = &service.web;
+        hosts::check(request.uri(), headers, hosts, origins)?;
+    }
+    let caller = service.access.check(request.method(), path, headers)?;
     request.extensions_mut().insert(caller.clone());
     let mut response = next.run(request).await;
     response.extensions_mut().insert(caller);
@@ -226,19 +237,23 @@ async fn authorize(
 }
 
 /// Gives each response its `x-request-id`, that of the request where it has one
-/// that can be passed on, and a panic its own: a 500 for that request and nobody
-/// else.
+/// that can be passed on.
 async fn mark(mut request: Request, next: Next) -> Response {
     let id = request_id(request.headers()).unwrap_or_else(new_request_id);
     request.headers_mut().insert(REQUEST_ID, id.clone());
+    let mut response = next.run(request).await;
+    response.headers_mut().insert(REQUEST_ID, id);
+    response
+}
+
+/// Gives a panic its answer: a 500 for that request and nobody else.
+async fn survive(request: Request, next: Next) -> Response {
     let mut answer = std::pin::pin!(next.run(request));
-    let mut response = std::future::poll_fn(|context| {
+    std::future::poll_fn(|context| {
         let poll = catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(context)));
         poll.unwrap_or_else(|_| std::task::Poll::Ready(panicked().into_response()))
     })
-    .await;
-    response.headers_mut().insert(REQUEST_ID, id);
-    response
+    .await
 }
 
 /// The client's name for its request, unless it is too long or could be taken

@@ -13,9 +13,9 @@ use super::errors::{ApiError, Code, shown};
 use super::{PathParam, Service, blocking, path_param, read_body, unix_seconds};
 use crate::plugin::{Plugin, RemoveError, UploadCode, UploadError, Uploaded};
 
-/// Uploads that are read and compiled at once. Compiling is one after the other
-/// anyway, and each holds a thread and its bytes meanwhile.
-static UPLOADS: Semaphore = Semaphore::const_new(4);
+/// Uploads that are there and compiled at once. Compiling is one after the other
+/// anyway, and each holds a thread meanwhile.
+static COMPILED: Semaphore = Semaphore::const_new(4);
 
 /// `PUT`: the body is the component. 201 if it is new, 200 if these bytes were
 /// there already.
@@ -25,14 +25,15 @@ pub(super) async fn upload(
     request: Request,
 ) -> Result<(StatusCode, Json<Value>), ApiError> {
     service.upload_rate.check(&caller)?;
-    // The others wait with their bodies unread, so they cost a connection each.
-    let permit = UPLOADS
+    let place = service.upload_rate.place(&caller).await?;
+    // Before the permit: a slow client holds up its own uploads alone.
+    let bytes = read_body(request, service.limits.plugin_bytes).await?;
+    let permit = COMPILED
         .acquire()
         .await
         .map_err(|error| ApiError::new(Code::InternalError, error.to_string()))?;
-    let bytes = read_body(request, service.limits.plugin_bytes).await?;
     let Uploaded { plugin, created } = blocking(move || {
-        let _permit = permit;
+        let _held = (permit, place);
         service
             .registry
             .upload_by(&bytes, caller.0.as_deref())

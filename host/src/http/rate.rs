@@ -18,7 +18,12 @@ pub struct UploadRate {
     /// None: as often as they like.
     limiter: Option<RateLimiter<Option<String>, HashMapStateStore<Option<String>>, DefaultClock>>,
     per_minute: u32,
+    places: Places,
 }
+
+/// Uploads of one caller that are read, or wait for the compiler, at once: each
+/// holds its bytes. The others wait unread, and cost a connection each.
+const UPLOADS_OF_ONE: u32 = 8;
 
 impl UploadRate {
     /// At most so many uploads a minute, which may come at once; 0: no limit.
@@ -28,7 +33,14 @@ impl UploadRate {
         Self {
             limiter,
             per_minute,
+            places: Places::of_each(UPLOADS_OF_ONE),
         }
+    }
+
+    /// Waits for a place among the caller's own uploads, however slow others are.
+    pub(super) async fn place(&self, caller: &Caller) -> Result<OwnedSemaphorePermit, ApiError> {
+        let place = self.places.of(caller).acquire_owned().await;
+        place.map_err(|error| ApiError::new(Code::InternalError, error.to_string()))
     }
 
     /// Counts an upload, or says when to come again.
@@ -51,41 +63,54 @@ impl UploadRate {
 /// Generation requests of each caller that are under way, by the name of the
 /// token; those without one count together.
 pub struct Concurrency {
-    /// Most of each; 0: as many as they like.
-    most: u32,
-    /// As many callers as there are tokens.
-    callers: Mutex<HashMap<Option<String>, Arc<Semaphore>>>,
+    /// None: as many as they like.
+    places: Option<Places>,
 }
 
 impl Concurrency {
     /// At most so many requests of one caller at once; 0: no limit.
     pub fn per_caller(most: u32) -> Self {
         Self {
+            places: (most > 0).then(|| Places::of_each(most)),
+        }
+    }
+
+    /// A place for a request, which it has until the guard is dropped.
+    pub(super) fn enter(&self, caller: &Caller) -> Result<Option<OwnedSemaphorePermit>, ApiError> {
+        let Some(places) = &self.places else {
+            return Ok(None);
+        };
+        let place = places.of(caller).try_acquire_owned();
+        place.map(Some).map_err(|_| {
+            let message = format!(
+                "{} requests of this caller are under way, the limit",
+                places.most
+            );
+            ApiError::new(Code::RateLimited, message).after(1)
+        })
+    }
+}
+
+/// Places of each caller, by the name of the token; those without one share
+/// theirs.
+struct Places {
+    most: u32,
+    /// As many callers as there are tokens.
+    callers: Mutex<HashMap<Option<String>, Arc<Semaphore>>>,
+}
+
+impl Places {
+    fn of_each(most: u32) -> Self {
+        Self {
             most,
             callers: Mutex::default(),
         }
     }
 
-    /// A place for a request, which it has until the guard is dropped.
-    pub(super) fn enter(
-        &self,
-        Caller(name): &Caller,
-    ) -> Result<Option<OwnedSemaphorePermit>, ApiError> {
-        if self.most == 0 {
-            return Ok(None);
-        }
-        let places = {
-            let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
-            let places = || Arc::new(Semaphore::new(self.most as usize));
-            callers.entry(name.clone()).or_insert_with(places).clone()
-        };
-        places.try_acquire_owned().map(Some).map_err(|_| {
-            let message = format!(
-                "{} requests of this caller are under way, the limit",
-                self.most
-            );
-            ApiError::new(Code::RateLimited, message).after(1)
-        })
+    fn of(&self, Caller(name): &Caller) -> Arc<Semaphore> {
+        let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
+        let places = || Arc::new(Semaphore::new(self.most as usize));
+        callers.entry(name.clone()).or_insert_with(places).clone()
     }
 }
 

@@ -1,7 +1,7 @@
 //! A generation request, from bytes to sequences that are ready to run.
 //!
 //! Everything that can be refused is refused here, before anything joins the
-//! batch. Blocking: it tokenizes, and opens stages, which runs guest code.
+//! batch. Blocking: reading tokenizes, and opening stages runs guest code.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::constraint::{self, Constraint};
 use super::dialect::Dialect;
 use super::errors::{ApiError, Code, shown};
 use super::field_table::Endpoint;
-use super::fields::{Fields, Given};
+use super::fields::{Fields, Given, cut};
 use super::served_model::ServedModel;
 use super::stages::RequestChain;
 use super::tools::Tools;
@@ -29,7 +29,16 @@ use crate::text::StopStrings;
 /// Most `stop_token_ids`: the engine compares every token with each.
 const MAX_STOP_TOKEN_IDS: usize = 256;
 
-/// A request whose every field was understood and whose chains are open.
+/// A request whose every field was understood.
+pub(super) struct Understood {
+    terms: Terms,
+    chain: RequestChain,
+    prompts: Vec<Prompt>,
+    /// Fields that cannot change a token.
+    ignored: Vec<&'static str>,
+}
+
+/// A request that was understood and whose chains are open.
 pub(super) struct Prepared {
     /// In the order of their index: prompt by prompt, `n` for each.
     pub(super) sequences: Vec<(Submission, Choice)>,
@@ -54,6 +63,8 @@ struct Terms {
     endpoint: Endpoint,
     n: usize,
     max_tokens: Option<i128>,
+    /// What the client calls it.
+    max_tokens_name: &'static str,
     echo: bool,
     explain: bool,
     logprobs: Option<LogprobOptions>,
@@ -64,15 +75,15 @@ struct Terms {
     tools: Option<Tools>,
 }
 
-/// Reads a body and opens the chains it asks for.
+/// Reads a body.
 ///
 /// # Errors
 /// The first fault found.
-pub(super) fn prepare(
+pub(super) fn read(
     service: &Service,
     endpoint: Endpoint,
     body: &[u8],
-) -> Result<Prepared, ApiError> {
+) -> Result<Understood, ApiError> {
     let mut fields = Fields::admit(parse_object(body)?, endpoint)?;
     check_model(fields.take("model").as_ref(), &service.model)?;
     let vocabulary_size = service.engine.model_info().vocabulary_size;
@@ -97,24 +108,46 @@ pub(super) fn prepare(
             completions::read_prompts(&given, &service.model.tokenizer, service.limits.choices)?
         }
     };
-    check_size(service, &chain, terms.n, prompts.len())?;
+    check_size(service, &chain, &terms, prompts.len())?;
+    check_answer(service, &chain, &terms, &prompts)?;
     let mut ignored = fields.finish()?;
     if tools.is_some_and(Tools::ignores_strict) {
         ignored.push("tools.function.strict");
     }
-    let prompt_tokens = prompts.iter().map(|prompt| prompt.ids.len()).sum();
-    let mut sequences = Vec::new();
-    for prompt in prompts {
-        sequences.extend(open(service, &chain, &terms, prompt)?);
-    }
-    Ok(Prepared {
-        sequences,
-        prompt_tokens,
-        seed: terms.seed,
-        stream: terms.stream,
-        logprobs: terms.logprobs.is_some(),
+    Ok(Understood {
+        terms,
+        chain,
+        prompts,
         ignored,
     })
+}
+
+impl Understood {
+    /// Opens the chains that it asks for.
+    ///
+    /// # Errors
+    /// When one of them cannot be opened.
+    pub(super) fn open(self, service: &Service) -> Result<Prepared, ApiError> {
+        let Self {
+            terms,
+            chain,
+            prompts,
+            ignored,
+        } = self;
+        let prompt_tokens = prompts.iter().map(|prompt| prompt.ids.len()).sum();
+        let mut sequences = Vec::new();
+        for prompt in prompts {
+            sequences.extend(open(service, &chain, &terms, prompt)?);
+        }
+        Ok(Prepared {
+            sequences,
+            prompt_tokens,
+            seed: terms.seed,
+            stream: terms.stream,
+            logprobs: terms.logprobs.is_some(),
+            ignored,
+        })
+    }
 }
 
 /// Takes the form that the text must have, given as such or by a call that is
@@ -140,9 +173,10 @@ fn read_constraint(
 fn check_size(
     service: &Service,
     chain: &RequestChain,
-    n: usize,
+    terms: &Terms,
     n_prompts: usize,
 ) -> Result<(), ApiError> {
+    let n = terms.n;
     let most = service.limits.choices;
     if n_prompts * n > most {
         let message =
@@ -157,7 +191,11 @@ fn check_size(
              are {most}",
             chain.stages().len()
         );
-        return Err(ApiError::of(Code::InvalidValue, "prompt", message));
+        let field = match terms.endpoint {
+            Endpoint::Chat => "messages",
+            Endpoint::Completions => "prompt",
+        };
+        return Err(ApiError::of(Code::InvalidValue, field, message));
     }
     let most = service.runtime.limits().max_instances_of_one;
     if let Some((plugin, instances)) = n_instances_of_one(chain.stages(), n)
@@ -172,6 +210,51 @@ fn check_size(
         return Err(ApiError::of(Code::InvalidValue, "n", message));
     }
     Ok(())
+}
+
+/// What an explanation of a stage at one position counts as, in logprobs: its
+/// figures, and some tokens that it moved.
+const EXPLAINED: usize = 16;
+
+/// Refuses an answer that could grow larger than the server keeps one whole. A
+/// stream keeps nothing.
+fn check_answer(
+    service: &Service,
+    chain: &RequestChain,
+    terms: &Terms,
+    prompts: &[Prompt],
+) -> Result<(), ApiError> {
+    let listed = terms.logprobs.map_or(0, |asked| asked.n_top as usize + 1);
+    let explained = if terms.explain {
+        EXPLAINED * chain.stages().len()
+    } else {
+        0
+    };
+    if terms.stream.is_some() || listed + explained == 0 {
+        return Ok(());
+    }
+    let context_length = service.engine.model_info().context_length;
+    let (mut n_values, mut longest) = (0_usize, 0);
+    for prompt in prompts {
+        let max_tokens = terms.max_tokens_after(&prompt.ids, context_length)?;
+        longest = longest.max(max_tokens);
+        let echoed = if terms.echo { prompt.ids.len() } else { 0 };
+        let of_choice = (max_tokens as usize + echoed) * listed + max_tokens as usize * explained;
+        n_values = n_values.saturating_add(terms.n.saturating_mul(of_choice));
+    }
+    let most = service.limits.answer_values;
+    if n_values <= most {
+        return Ok(());
+    }
+    let field = terms.max_tokens_name;
+    let message = format!(
+        "`{field}` allows {longest} tokens for each of {} choices; with {} values for each token, \
+         logprobs and explanations, the answer could have {n_values}, and one that is not \
+         streamed has at most {most}: ask for less, or set `stream`",
+        prompts.len() * terms.n,
+        listed + explained,
+    );
+    Err(ApiError::of(Code::InvalidValue, field, message))
 }
 
 /// Opens the `n` choices of one prompt. They are numbered within the prompt,
@@ -246,7 +329,9 @@ impl Terms {
             return Err(ApiError::of(Code::UnsupportedField, "best_of", message));
         }
         let seeds = i128::from(i64::MIN)..=i128::from(i64::MAX);
+        let max_tokens_name = fields.get("max_tokens");
         Ok(Self {
+            max_tokens_name: max_tokens_name.map_or("max_tokens", |given| given.sent_as),
             endpoint,
             n: n as usize,
             max_tokens: fields.integer("max_tokens", fewest..=i128::MAX)?,
@@ -385,7 +470,7 @@ fn read_stream(fields: &mut Fields) -> Result<Option<StreamOptions>, ApiError> {
 fn read_stream_options(object: &Map<String, Value>) -> Result<StreamOptions, ApiError> {
     let mut options = StreamOptions::default();
     for (key, value) in object.iter().filter(|(_, value)| !value.is_null()) {
-        let path = format!("stream_options.{key}");
+        let path = format!("stream_options.{}", cut(key));
         match (key.as_str(), value) {
             ("include_usage", Value::Bool(include)) => options.include_usage = *include,
             ("include_usage", other) => {

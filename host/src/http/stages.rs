@@ -7,7 +7,7 @@ use super::default_chain::{DefaultChain, Param, canonicalise};
 use super::dialect::Dialect;
 use super::errors::{ApiError, Code, shown};
 use super::field_table::DefaultStage;
-use super::fields::{Fields, Given};
+use super::fields::{Fields, Given, cut};
 use crate::plugin::{Kind, OnFault, OpenError, ParamsError, Registry, StageRef, check_chain};
 
 /// Most stages of one request: each is an instance with memory of its own.
@@ -291,7 +291,7 @@ impl Origin {
             }
             Self::Field(field) => (*field).to_owned(),
             Self::Entry(entry) if path.is_empty() => format!("{entry}.params"),
-            Self::Entry(entry) => format!("{entry}.params.{name}"),
+            Self::Entry(entry) => format!("{entry}.params.{}", cut(&name)),
         };
         let value = params.pointer(&error.pointer).filter(|_| !path.is_empty());
         let allowed = schema["properties"]
@@ -304,7 +304,7 @@ impl Origin {
                 let place = if rest.is_empty() {
                     String::new()
                 } else {
-                    format!(" at `{rest}`")
+                    format!(" at `{}`", cut(rest))
                 };
                 let message = format!("`{param}`{place} is {}: {}", shown(value), error.message);
                 ApiError::of(Code::InvalidValue, param, message)
@@ -375,7 +375,7 @@ fn read_entry(name: &str, entry: &Value, registry: &Registry) -> Result<StageRef
     let mut params = Map::new();
     let mut on_fault = OnFault::Fail;
     for (key, value) in object.iter().filter(|(_, value)| !value.is_null()) {
-        let path = format!("{name}.{key}");
+        let path = format!("{name}.{}", cut(key));
         match (key.as_str(), value) {
             ("plugin", Value::String(reference)) => plugin = Some(reference),
             ("plugin", other) => {

@@ -9,6 +9,7 @@ use tower_http::compression::CompressionLayer;
 use tower_http::cors::{Any, CorsLayer};
 
 use super::Service;
+use super::hosts::Host;
 use super::log::AccessLog;
 use crate::telemetry::Traces;
 
@@ -17,6 +18,9 @@ use crate::telemetry::Traces;
 #[derive(Clone, Debug, Default)]
 pub struct Web {
     pub origins: Vec<Origin>,
+    /// Names by which a server without tokens may be spoken to, beside addresses
+    /// and `localhost`.
+    pub hosts: Vec<Host>,
     /// By gzip, where the client takes it. Streams are not: a chunk must not
     /// wait for the next one.
     pub compress: bool,
@@ -31,6 +35,16 @@ pub struct Web {
 pub enum Origin {
     Any,
     One(HeaderValue),
+}
+
+impl Origin {
+    /// Whether this is the origin that a browser sent.
+    pub(super) fn is(&self, sent: &HeaderValue) -> bool {
+        match self {
+            Self::Any => true,
+            Self::One(origin) => origin == sent,
+        }
+    }
 }
 
 impl FromStr for Origin {

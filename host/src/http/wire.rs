@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
+use serde::Serialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::choice::{Drafted, Finish, Update};
 use super::field_table::Endpoint;
-use super::logprobs::{self, Entry};
+use super::logprobs::{Entry, Shown};
 use super::served_model::ServedModel;
 use super::tools::Call;
 use super::unix_seconds;
-use crate::plugin::Explanation;
+use crate::plugin::{Explanation, StageReport};
 use crate::text::Vocabulary;
 
 /// What every body and chunk of one answer shares.
@@ -77,6 +78,52 @@ impl Usage {
     }
 }
 
+/// A whole answer. What grows with its tokens is written as it is: as a tree of
+/// values it would take many times the memory.
+#[derive(Serialize)]
+pub(super) struct Whole<'a> {
+    #[serde(flatten)]
+    head: Value,
+    choices: Vec<WholeChoice<'a>>,
+    usage: Value,
+    sluice: AllDone<'a>,
+}
+
+#[derive(Serialize)]
+struct WholeChoice<'a> {
+    #[serde(flatten)]
+    text: Value,
+    logprobs: Option<Shown<'a>>,
+    #[serde(flatten)]
+    end: Value,
+}
+
+#[derive(Serialize)]
+struct AllDone<'a> {
+    choices: Vec<Done<'a>>,
+}
+
+/// What the stages of a choice did, and say of each position. It stands beside
+/// the choices: those are the same whenever they are asked for again.
+#[derive(Serialize)]
+struct Done<'a> {
+    index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stages: Option<&'a [StageReport]>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    explain: &'a [Explanation],
+}
+
+impl<'a> Done<'a> {
+    fn new(index: usize, explain: &'a [Explanation], finish: Option<&'a Finish>) -> Self {
+        Self {
+            index,
+            stages: finish.map(|finish| &finish.stages[..]),
+            explain,
+        }
+    }
+}
+
 impl Reply {
     /// A new answer of `model`.
     pub(super) fn new(endpoint: Endpoint, model: &ServedModel, logprobs: bool) -> Self {
@@ -95,45 +142,46 @@ impl Reply {
     }
 
     /// A whole answer.
-    pub(super) fn body(&self, choices: &[Ended], usage: Usage) -> Value {
+    pub(super) fn body<'a>(&'a self, choices: &'a [Ended], usage: Usage) -> Whole<'a> {
         let object = match self.endpoint {
             Endpoint::Chat => "chat.completion",
             Endpoint::Completions => "text_completion",
         };
-        let (choices, done): (Vec<_>, Vec<_>) = choices
-            .iter()
-            .enumerate()
-            .map(|(index, ended)| {
-                let finish = ended.finish.as_ref();
-                (
-                    self.choice(index, ended),
-                    done(index, &ended.explained, finish),
-                )
-            })
-            .unzip();
-        let mut body = self.envelope(object, &choices);
-        body["usage"] = usage.body();
-        body["sluice"] = json!({"choices": done});
-        body
-    }
-
-    fn choice(&self, index: usize, ended: &Ended) -> Value {
-        let text = &ended.text;
-        let mut choice = match self.endpoint {
-            Endpoint::Chat => json!({"index": index, "message": message(ended)}),
-            Endpoint::Completions => json!({"text": text, "index": index}),
-        };
-        choice["logprobs"] = self.logprobs(&ended.entries);
-        end(&mut choice, ended.finish.as_ref());
-        choice
-    }
-
-    fn logprobs(&self, entries: &[Entry]) -> Value {
-        if self.logprobs {
-            logprobs::body(entries, self.endpoint, &self.vocabulary)
-        } else {
-            Value::Null
+        let ended = || choices.iter().enumerate();
+        Whole {
+            head: self.head(object),
+            choices: ended()
+                .map(|(index, ended)| self.choice(index, ended))
+                .collect(),
+            usage: usage.body(),
+            sluice: AllDone {
+                choices: ended()
+                    .map(|(index, ended)| Done::new(index, &ended.explained, ended.finish.as_ref()))
+                    .collect(),
+            },
         }
+    }
+
+    fn choice<'a>(&'a self, index: usize, ended: &'a Ended) -> WholeChoice<'a> {
+        let text = &ended.text;
+        let mut end = json!({});
+        set_end(&mut end, ended.finish.as_ref());
+        WholeChoice {
+            text: match self.endpoint {
+                Endpoint::Chat => json!({"index": index, "message": message(ended)}),
+                Endpoint::Completions => json!({"text": text, "index": index}),
+            },
+            logprobs: self.logprobs(&ended.entries),
+            end,
+        }
+    }
+
+    fn logprobs<'a>(&'a self, entries: &'a [Entry]) -> Option<Shown<'a>> {
+        self.logprobs.then(|| Shown {
+            entries,
+            endpoint: self.endpoint,
+            vocabulary: &self.vocabulary,
+        })
     }
 
     /// The first chunk of a choice. Completions have none.
@@ -176,10 +224,10 @@ impl Reply {
         explained: &[Explanation],
         finish: Option<&Finish>,
     ) -> Value {
-        end(&mut choice, finish);
+        set_end(&mut choice, finish);
         let mut chunk = self.envelope(self.chunk_object(), &[choice]);
         if finish.is_some() || !explained.is_empty() {
-            chunk["sluice"] = json!({"choices": [done(index, explained, finish)]});
+            chunk["sluice"] = json!({"choices": [Done::new(index, explained, finish)]});
         }
         chunk
     }
@@ -192,11 +240,8 @@ impl Reply {
             }),
             Endpoint::Completions => json!({"text": text.unwrap_or_default(), "index": index}),
         };
-        choice["logprobs"] = if entries.is_empty() {
-            Value::Null
-        } else {
-            self.logprobs(entries)
-        };
+        let shown = self.logprobs(entries).filter(|_| !entries.is_empty());
+        choice["logprobs"] = json!(shown);
         choice
     }
 
@@ -215,12 +260,17 @@ impl Reply {
     }
 
     fn envelope(&self, object: &str, choices: &[Value]) -> Value {
+        let mut envelope = self.head(object);
+        envelope["choices"] = json!(choices);
+        envelope
+    }
+
+    fn head(&self, object: &str) -> Value {
         json!({
             "id": self.id,
             "object": object,
             "created": self.created,
             "model": self.model,
-            "choices": choices,
         })
     }
 }
@@ -254,22 +304,9 @@ fn call_delta(called: &Call) -> Value {
 
 /// Writes how a choice ended, or that it has not; a stop string that was found
 /// is named.
-fn end(choice: &mut Value, finish: Option<&Finish>) {
+fn set_end(choice: &mut Value, finish: Option<&Finish>) {
     choice["finish_reason"] = finish.map(|finish| finish.reason).into();
     if let Some(string) = finish.and_then(|finish| finish.stop_string.as_deref()) {
         choice["stop_reason"] = string.into();
     }
-}
-
-/// What the stages of a choice did, and say of each position. It stands beside
-/// the choices: those are the same whenever they are asked for again.
-fn done(index: usize, explained: &[Explanation], finish: Option<&Finish>) -> Value {
-    let mut done = json!({"index": index});
-    if let Some(finish) = finish {
-        done["stages"] = json!(finish.stages);
-    }
-    if !explained.is_empty() {
-        done["explain"] = json!(explained);
-    }
-    done
 }

@@ -1,6 +1,7 @@
 //! Uploads become plugins: child processes compile, describe and prepare them,
 //! this side only loads what they made, or made once before.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -31,6 +32,16 @@ const TIMEOUT: Duration = Duration::from_mins(10);
 const POLL: Duration = Duration::from_millis(5);
 /// The most output that is read from a child: a description is far smaller.
 const MAX_OUTPUT_BYTES: u64 = 1 << 20;
+
+/// How the names of variables begin that concern the loader, memory, threads and
+/// a panic's message. A child gets no other: what reads a stranger's bytes needs
+/// no secrets, and none of the server's configuration.
+const FOR_CHILDREN: [&str; 6] = ["LD_", "DYLD_", "GLIBC_", "MALLOC_", "RAYON_", "RUST_"];
+
+fn is_for_children(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    FOR_CHILDREN.iter().any(|prefix| name.starts_with(prefix))
+}
 
 /// Runs the child processes that compile, one at a time, and keeps what they
 /// made.
@@ -187,6 +198,8 @@ impl Compiler {
         let mut child = Command::new(&self.executable)
             .arg("plugin-compile")
             .args(task.arguments())
+            .env_clear()
+            .envs(std::env::vars_os().filter(|(name, _)| is_for_children(name)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

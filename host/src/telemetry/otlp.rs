@@ -23,7 +23,7 @@ const ANSWER_BYTES: u64 = 64 << 10;
 
 /// The base address of a collector; spans go to `v1/traces` below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Collector(String);
+pub(super) struct Collector(String);
 
 impl Collector {
     fn traces_url(&self) -> String {
@@ -77,6 +77,15 @@ impl fmt::Display for Collector {
 /// Why spans cannot be exported.
 #[derive(Debug, thiserror::Error)]
 pub enum TracesError {
+    /// Does not show the address, in which a password may be.
+    #[error("--otlp-endpoint, or OTEL_EXPORTER_OTLP_ENDPOINT, names no collector: {0}")]
+    Collector(String),
+    /// Does not show the value either.
+    #[error("{name} is set, but {message}")]
+    NotRead {
+        name: &'static str,
+        message: &'static str,
+    },
     #[error("{name} is `{value}`, but {message}")]
     Variable {
         name: &'static str,

@@ -21,7 +21,7 @@ use opentelemetry_http::HeaderExtractor;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider, Span};
 
-use super::otlp::{Collector, Environment, SPANS, TracesError, provider};
+use super::otlp::{Environment, SPANS, TracesError, provider};
 use super::request::{Generation, RequestFacts};
 use super::steps::Steps;
 use crate::engine::{Phases, StepFigures};
@@ -95,14 +95,17 @@ impl Traces {
     /// Starts to export to `collector`; none if OpenTelemetry's variables say so.
     ///
     /// # Errors
-    /// When a variable asks for what cannot be done.
-    pub fn start(collector: &Collector) -> Result<Option<Self>, TracesError> {
+    /// When it is no collector's address, or a variable asks for what cannot be
+    /// done.
+    pub fn start(collector: &str) -> Result<Option<Self>, TracesError> {
         // What is no text is no value that is known, and so not lost here.
         let get = |name: &str| Some(std::env::var_os(name)?.to_string_lossy().into_owned());
         let Some(environment) = Environment::read(get)? else {
             return Ok(None);
         };
-        let provider = provider(collector, &environment)?;
+        let collector = collector.parse().map_err(TracesError::Collector)?;
+        let provider = provider(&collector, &environment)?;
+        tracing::info!("spans go to {collector}");
         let (messages, inbox) = mpsc::channel();
         let traces = Self {
             tracer: provider.tracer("sluice"),

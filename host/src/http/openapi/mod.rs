@@ -41,7 +41,9 @@ fn document(service: &Service) -> Value {
         ("ChatCompletionRequest", Endpoint::Chat),
     ] {
         let mut request = fields::request(endpoint, registry);
-        request["properties"]["model"] = json!({"enum": [service.model.id, null]});
+        let names = service.model.names().map(Value::from);
+        let names: Vec<_> = names.chain([Value::Null]).collect();
+        request["properties"]["model"] = json!({"enum": names});
         schemas.insert(name.into(), request);
     }
     let plugins = registry.list();
