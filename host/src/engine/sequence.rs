@@ -1,16 +1,17 @@
 //! One stream of tokens, from submission to its last event.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
 use super::{
-    Chain, Fault, LogprobOptions, Logprobs, LogprobsOf, Plan, TokenId,
+    Chain, Fault, LogprobOptions, Logprobs, LogprobsOf, Plan, Presence, TokenId,
     commit::{End, commit},
     draft::Drafter,
     logprobs::logprobs,
-    planner::Planner,
+    planner::{Planner, Turns},
 };
 
 /// Events that may lie unread before a reader counts as gone.
@@ -86,6 +87,8 @@ pub(super) struct Sequence {
     /// How long a step waits for its plan, if not until it is there.
     patience: Option<Duration>,
     planner: Option<Planner>,
+    /// Tells a plan that runs when the sequence is gone.
+    _presence: Option<Presence>,
     /// The logits of a position whose plan is late.
     kept_row: Option<Vec<f32>>,
     events: mpsc::Sender<Event>,
@@ -131,11 +134,12 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    pub(super) fn new(submission: Submission) -> Self {
+    pub(super) fn new(mut submission: Submission) -> Self {
         let prompt_len = submission.prompt.len();
         let of_prompt = submission.logprobs.is_some_and(|options| options.prompt);
         Self {
             patience: submission.chain.patience(),
+            _presence: submission.chain.take_presence(),
             chain: Some(submission.chain),
             planner: None,
             kept_row: None,
@@ -182,11 +186,11 @@ impl Sequence {
     /// What was computed is lost, and will be computed again. Neither its
     /// reader nor its stages notice.
     pub(super) fn start_over(&mut self) {
+        self.was_in_batch = true;
+        self.was_computed |= self.computed > 0;
         self.computed = 0;
     }
 
-        self.was_in_batch = true;
-        self.was_computed |= self.computed > 0;
     /// Whether this is its first place in the batch.
     pub(super) fn is_new(&self) -> bool {
         !self.was_in_batch
@@ -240,16 +244,16 @@ impl Sequence {
         self.computed
     }
 
-    /// Takes the first `count` pending tokens into this step.
-    pub(super) fn schedule(&mut self, count: usize) {
-        self.scheduled = count;
-        self.drafts.clear();
     /// What another may begin with, now or soon: what is computed, and all of the
     /// prompt, which does not wait for anything to be chosen.
     pub(super) fn offers(&self) -> &[TokenId] {
         &self.context[..self.computed.max(self.prompt_len)]
     }
 
+    /// Takes the first `count` pending tokens into this step.
+    pub(super) fn schedule(&mut self, count: usize) {
+        self.scheduled = count;
+        self.drafts.clear();
     }
 
     /// Takes at most `most` drafted tokens into this step, where it decodes.
@@ -313,13 +317,13 @@ impl Sequence {
     }
 
     /// Lets the chain plan on a thread of its own.
-    pub(super) fn start_plan(&mut self) {
+    pub(super) fn start_plan(&mut self, turns: &Arc<Turns>) {
         let Some(chain) = self.chain.take() else {
             return;
         };
         let planner = match self.planner.take() {
             Some(planner) => Ok(planner),
-            None => Planner::start(),
+            None => Planner::start(turns),
         };
         match planner {
             Ok(planner) => {
