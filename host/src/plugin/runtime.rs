@@ -52,7 +52,7 @@ pub(super) const MAX_OPENING: u32 = 64;
 pub struct Limits {
     /// Instances alive at once: one for each stage of each running request, or
     /// of each choice where faults are skipped.
-    /// Default 512: 128 requests with a chain of four. Each reserves 8 GiB
+    /// Default 512: 128 requests with a chain of four. Each reserves 16 GiB
     /// of address space, which costs nothing until it is used.
     pub max_instances: u32,
     /// Instances alive at once of one uploaded plugin. Default 256, half of
@@ -287,12 +287,12 @@ fn compile_settings() -> Config {
 fn pool(limits: &Limits) -> PoolingAllocationConfig {
     let n = limits.max_instances;
     let mut pool = PoolingAllocationConfig::new();
-    // Room per instance as known components need it on average: a Rust guest
-    // takes 3 core instances, JavaScript 3, Python 14.
+    // As much for each instance as a component may have: what one takes beyond an
+    // average others would lack. It is address space, and no memory until used.
     pool.total_component_instances(n)
-        .total_core_instances(n.saturating_mul(16))
-        .total_memories(n.saturating_mul(2))
-        .total_tables(n.saturating_mul(4))
+        .total_core_instances(n.saturating_mul(MAX_CORE_INSTANCES))
+        .total_memories(n.saturating_mul(MAX_MEMORIES))
+        .total_tables(n.saturating_mul(MAX_TABLES))
         .max_core_instances_per_component(MAX_CORE_INSTANCES)
         .max_memories_per_component(MAX_MEMORIES)
         .max_tables_per_component(MAX_TABLES)
