@@ -260,7 +260,12 @@ fn read_bounded(stream: Option<impl Read>) -> Vec<u8> {
 /// Says why a child ended without a report.
 fn read_failure(task: &CompileTask, status: ExitStatus, errors: &str) -> UploadError {
     let signal = |signal: rustix::process::Signal| status.signal() == Some(signal.as_raw());
-    if signal(rustix::process::Signal::XCPU) || signal(rustix::process::Signal::KILL) {
+    if signal(rustix::process::Signal::KILL) {
+        // Its limits end it by other signals.
+        let message = "the compiler was killed, by a system that is short of memory perhaps";
+        return internal(message.to_owned());
+    }
+    if signal(rustix::process::Signal::XCPU) {
         return UploadError::new(
             UploadCode::TooComplex,
             format!(
@@ -310,15 +315,7 @@ fn load(
     // recorded then. wasmtime checks that version and settings match.
     #[allow(unsafe_code)]
     let component = unsafe { Component::deserialize_file(runtime.engine(), &code) };
-    // The pool's limits are checked here: the child has no pool.
-    let component = component.map_err(|error| {
-        UploadError::new(
-            UploadCode::TooComplex,
-            shorten(format!(
-                "the component does not fit the plugin runtime: {error:#}"
-            )),
-        )
-    })?;
+    let component = component.map_err(|error| unloadable(&error))?;
     let linked = Linked::new(runtime, report.kind, &component)
         .map_err(|error| UploadError::new(UploadCode::WrongType, shorten(format!("{error:#}"))))?;
     let validator = ParamsSchema::new(&report.params_schema)
@@ -343,8 +340,52 @@ fn load(
         linked,
         validator,
         prepared_for,
+/// Says why code cannot be loaded. The pool's limits are checked when it is: the
+/// child has no pool.
+fn unloadable(error: &wasmtime::Error) -> UploadError {
+    if error.chain().any(|cause| cause.is::<io::Error>()) {
+        return internal(format!("the compiled code cannot be read: {error:#}"));
+    }
+    UploadError::new(
+        UploadCode::TooComplex,
+        shorten(format!(
+            "the component does not fit the plugin runtime: {error:#}"
+        )),
+    )
+}
+
         record: Record::new(most),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_fault_of_the_component_is_not_blamed_on_it() {
+        let task = CompileTask {
+            output: PathBuf::new(),
+            vocabulary: None,
+            snapshot: false,
+            shipped: false,
+            compile_seconds: 40,
+            compile_bytes: 1 << 20,
+            memory_bytes: 1 << 20,
+            open_ms: 1,
+            parent: 1,
+        };
+        // A wait status has the number of the signal: 9 is KILL, 24 is XCPU.
+        for (status, code) in [(9, UploadCode::Internal), (24, UploadCode::TooComplex)] {
+            let error = read_failure(&task, ExitStatus::from_raw(status), "");
+            assert_eq!(error.code(), code.name(), "{status}");
+        }
+        // 24 is EMFILE.
+        let error = wasmtime::Error::from(io::Error::from_raw_os_error(24)).context("opening");
+        assert_eq!(unloadable(&error).code(), UploadCode::Internal.name());
+        let error = wasmtime::Error::msg("31 tables");
+        assert_eq!(unloadable(&error).code(), UploadCode::TooComplex.name());
+    }
 }
 
 fn internal(message: String) -> UploadError {
