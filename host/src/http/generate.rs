@@ -44,9 +44,11 @@ async fn generate(
     let place = service.concurrency.enter(&caller)?;
     let body = read_body(request, service.limits.request_bytes).await?;
     let deadline = service.limits.deadline();
-    let prepared = {
+    // The place goes along: a client that leaves does not end what has begun.
+    let (prepared, place) = {
         let service = service.clone();
-        blocking(move || prepare(&service, endpoint, &body)).await?
+        let prepared = move || Ok((prepare(&service, endpoint, &body, deadline)?, place));
+        blocking(prepared).await?
     };
     let Prepared {
         sequences,

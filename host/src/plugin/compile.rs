@@ -15,8 +15,9 @@ use wasmtime::component::Component;
 
 use super::cache::{Cache, Compiled, VOCABULARY};
 use super::child::{CompileTask, Outcome, SnapshotOutcome};
+use super::fault::shorten;
 use super::inspect;
-use super::instance::{Linked, shorten};
+use super::instance::Linked;
 use super::loaded::Plugin;
 use super::record::Record;
 use super::runtime::{Limits, Runtime};
@@ -320,12 +321,7 @@ fn load(
         .map_err(|error| UploadError::new(UploadCode::WrongType, shorten(format!("{error:#}"))))?;
     let validator = ParamsSchema::new(&report.params_schema)
         .map_err(|message| UploadError::new(UploadCode::InvalidDescription, message))?;
-    // Half, so that one plugin cannot take everybody's; shipped ones may.
-    let most = if builtin {
-        usize::MAX
-    } else {
-        runtime.limits().total_memory_bytes / 2
-    };
+    let room = (!builtin).then(|| runtime.room(&report.name));
     Ok(Plugin {
         name: report.name,
         version: report.version,
@@ -340,10 +336,14 @@ fn load(
         linked,
         validator,
         prepared_for,
+        record: Record::new(room),
+    })
+}
+
 /// Says why code cannot be loaded. The pool's limits are checked when it is: the
 /// child has no pool.
 fn unloadable(error: &wasmtime::Error) -> UploadError {
-    if error.chain().any(|cause| cause.is::<io::Error>()) {
+    if error.chain().any(<dyn std::error::Error>::is::<io::Error>) {
         return internal(format!("the compiled code cannot be read: {error:#}"));
     }
     UploadError::new(
@@ -354,8 +354,8 @@ fn unloadable(error: &wasmtime::Error) -> UploadError {
     )
 }
 
-        record: Record::new(most),
-    })
+fn internal(message: String) -> UploadError {
+    UploadError::new(UploadCode::Internal, message)
 }
 
 #[cfg(test)]
@@ -386,8 +386,4 @@ mod tests {
         let error = wasmtime::Error::msg("31 tables");
         assert_eq!(unloadable(&error).code(), UploadCode::TooComplex.name());
     }
-}
-
-fn internal(message: String) -> UploadError {
-    UploadError::new(UploadCode::Internal, message)
 }
