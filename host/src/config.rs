@@ -278,11 +278,11 @@ pub struct ServeConfig {
     #[arg(long, env = "SLUICE_MAX_INSTANCES", default_value_t = 512, value_parser = at_least_one())]
     pub max_instances: u32,
 
-    /// Most instances of one uploaded plugin at once; more wait
+    /// Most instances of all uploaded versions of one name at once; more wait
     #[arg(long, env = "SLUICE_MAX_INSTANCES_OF_ONE", default_value_t = 256, value_parser = at_least_one())]
     pub max_instances_of_one: u32,
 
-    /// How long a request waits for room for its instances before it gets a
+    /// How long a request waits for room for its instances and their memory before it gets a
     /// 429, in milliseconds
     #[arg(long, env = "SLUICE_PLUGIN_WAIT_MS", default_value_t = 2000)]
     pub plugin_wait_ms: u32,

@@ -1,11 +1,13 @@
 //! What takes too long, or comes too often.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::http::{Method, StatusCode};
 use serde_json::{Value, json};
 use sluice::http::RequestLimits;
 use sluice::plugin::Limits;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 
 use super::server::{Server, Setup, test_guest};
 
@@ -229,4 +231,66 @@ async fn answers_that_could_grow_too_large_are_refused_before_the_work() {
             "{message}"
         );
     }
+}
+
+/// A server with a plugin whose preparation only ends at its limit.
+async fn endless_preparation(prepare: Duration, requests: RequestLimits) -> Server {
+    let server = Server::start(&Setup {
+        plugins: Limits {
+            max_instances: 64,
+            prepare,
+            ..Limits::default()
+        },
+        requests,
+        ..Setup::default()
+    });
+    let upload = server.send(Method::PUT, "/v1/plugins", test_guest("spin-prepare"));
+    assert_eq!(upload.await.status, StatusCode::CREATED);
+    server
+}
+
+fn prepared() -> Value {
+    json!({"prompt": "ab\n", "processors": [{"plugin": "spin-prepare"}]})
+}
+
+#[tokio::test]
+async fn a_request_that_takes_too_long_to_open_is_told() {
+    let requests = RequestLimits {
+        time: Duration::from_millis(200),
+        ..RequestLimits::default()
+    };
+    let server = endless_preparation(Duration::from_mins(10), requests).await;
+    let answer = server.post(COMPLETIONS, &prepared()).await;
+    let status = answer.status;
+    assert_eq!(status, StatusCode::GATEWAY_TIMEOUT, "{}", answer.text);
+    assert_eq!(answer.json()["error"]["code"], "request_timeout");
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_while_its_plugins_are_prepared_keeps_its_place() {
+    let prepare = Duration::from_secs(2);
+    let requests = RequestLimits {
+        per_caller: 1,
+        ..RequestLimits::default()
+    };
+    let server = endless_preparation(prepare, requests).await;
+    let body = prepared().to_string();
+    let request = format!(
+        "POST {COMPLETIONS} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let started = Instant::now();
+    let mut client = TcpStream::connect(server.address()).await.unwrap();
+    client.write_all(request.as_bytes()).await.unwrap();
+    while server.service.runtime.memory_bytes() == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    drop(client);
+    let probe = json!({"prompt": "ab\n", "temperature": 0});
+    while server.post(COMPLETIONS, &probe).await.status != StatusCode::OK {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // The guest was at work until then.
+    assert!(started.elapsed() >= prepare, "{:?}", started.elapsed());
 }

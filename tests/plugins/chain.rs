@@ -1,18 +1,11 @@
 //! What chains do when every stage behaves.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use serde_json::{Map, Value, json};
+use serde_json::json;
 use sluice::engine::{Chain, Plan, TokenId};
-use sluice::plugin::{
-    ChainError, Kind, Limits, OpenError, Plugin, Registry, Runtime, STACK_BYTES, StageRef,
-    check_chain,
-};
+use sluice::plugin::{ChainError, Kind, OpenError, StageRef, check_chain};
 
 use crate::support::{
-    ONE, TOKENIZER_SIZE, compiler, component, info, limits, on_guest_thread, open, open_choices,
-    row, runtime, stage, vocabulary,
+    ONE, TOKENIZER_SIZE, info, on_guest_thread, open, open_choices, row, runtime, stage, vocabulary,
 };
 
 /// The best token, from the shipped sampler.
@@ -235,92 +228,5 @@ fn parameters_are_checked_against_the_schema_and_then_by_the_plugin() {
             Err(other) => panic!("{other}"),
             Ok(_) => panic!("opened"),
         }
-    });
-}
-
-#[test]
-fn a_full_pool_refuses_until_a_chain_is_dropped() {
-    on_guest_thread(|| {
-        let runtime = Runtime::new(Limits {
-            max_instances: 2,
-            ..limits()
-        })
-        .unwrap();
-        let registry = Registry::new(Arc::clone(&runtime), compiler());
-        let plugin = registry.upload(&component("sampler")).unwrap().plugin;
-        let params = Map::from_iter([("temperature".to_owned(), json!(0))]);
-        let stages = [StageRef::new(plugin, params)];
-        let open = || runtime.open(&vocabulary(), &stages, &info(), ONE);
-        let first = open().unwrap();
-        let second = open().unwrap();
-        match open() {
-            Err(OpenError::Full { message }) => assert!(message.contains('2'), "{message}"),
-            Err(other) => panic!("{other}"),
-            Ok(_) => panic!("opened"),
-        }
-        drop(first);
-        assert!(open().is_ok());
-        drop(second);
-    });
-}
-
-#[test]
-fn a_full_pool_is_waited_for() {
-    on_guest_thread(|| {
-        let runtime = Runtime::new(Limits {
-            max_instances: 1,
-            wait: Duration::from_mins(1),
-            ..limits()
-        })
-        .unwrap();
-        let registry = Registry::new(Arc::clone(&runtime), compiler());
-        let plugin = registry
-            .upload_builtin(&component("sampler"))
-            .unwrap()
-            .plugin;
-        let stages = [StageRef::new(plugin, Map::new())];
-        let open = || runtime.open(&vocabulary(), &stages, &info(), ONE);
-        let first = open().unwrap();
-        std::thread::scope(|scope| {
-            let second = std::thread::Builder::new().stack_size(STACK_BYTES);
-            let second = second.spawn_scoped(scope, || open().is_ok()).unwrap();
-            drop(first);
-            assert!(second.join().unwrap());
-        });
-    });
-}
-
-#[test]
-fn one_uploaded_plugin_cannot_take_all_the_room() {
-    on_guest_thread(|| {
-        let runtime = Runtime::new(Limits {
-            max_instances_of_one: 2,
-            ..limits()
-        })
-        .unwrap();
-        let registry = Registry::new(Arc::clone(&runtime), compiler());
-        let uploaded = registry.upload(&component("force-sampler")).unwrap().plugin;
-        let shipped = registry
-            .upload_builtin(&component("sampler"))
-            .unwrap()
-            .plugin;
-        let open = |plugin: &Arc<Plugin>, params: Value| {
-            let params = params.as_object().unwrap().clone();
-            let stages = [StageRef::new(Arc::clone(plugin), params)];
-            runtime.open(&vocabulary(), &stages, &info(), ONE)
-        };
-        let force = || open(&uploaded, json!({"ids": [3]}));
-        let held = [force().unwrap(), force().unwrap()];
-        match force() {
-            Err(OpenError::Full { message }) => {
-                assert!(message.contains("all 2 instances"), "{message}");
-            }
-            Err(other) => panic!("{other}"),
-            Ok(_) => panic!("opened"),
-        }
-        let all: Vec<_> = (0..8).map(|_| open(&shipped, json!({})).unwrap()).collect();
-        assert_eq!(all.len(), 8);
-        drop(held);
-        assert!(force().is_ok());
     });
 }

@@ -313,37 +313,18 @@ fn neighbours_of_a_fault_are_unaffected() {
     });
 }
 
+/// Stages that fail were called, too.
 #[test]
-fn memory_comes_back_when_a_chain_is_dropped() {
+fn a_call_that_fails_counts() {
     on_guest_thread(|| {
-        // Room for the instances of one chain and no more.
-        let runtime = Runtime::new(Limits {
-            max_instances: 64,
-            total_memory_bytes: 4 << 20,
-            ..limits()
-        })
-        .unwrap();
-        let registry = Registry::new(Arc::clone(&runtime), compiler());
-        let plugin = registry
-            .upload_builtin(&component("sampler"))
-            .unwrap()
-            .plugin;
-        let stages = [StageRef::new(plugin, Map::new())];
-        let open = || runtime.open(&vocabulary(), &stages, &info(), ONE);
-        for _ in 0..3 {
-            let mut chains = Vec::new();
-            let refused = loop {
-                match open() {
-                    Ok(chain) => chains.push(chain),
-                    Err(error) => break error,
-                }
-                assert!(chains.len() < 64);
-            };
-            let OpenError::Fault(fault) = refused else {
-                panic!("{refused}");
-            };
-            assert_fault(&fault, "sampler", "no_room", "all plugins share");
-            assert!(!chains.is_empty());
+        for (plugin, index) in [(TOKEN, 1), (LOGITS, 1), (SAMPLER, 1)] {
+            let stages = chain_with(plugin, "trap", Some(1));
+            let chains = runtime().open(&vocabulary(), &stages, &info(), ONE);
+            let chain = &mut chains.unwrap()[0];
+            let report = chain.report();
+            assert_eq!(step(chain, &[], 7), Ok(7));
+            assert_eq!(step(chain, &[7], 7).unwrap_err().stage, plugin);
+            assert_eq!(report.stages()[index].calls, 2, "{plugin}");
         }
     });
 }

@@ -158,6 +158,12 @@ impl Module {
         self
     }
 
+    /// So many tables of one element more.
+    pub fn with_more_tables(mut self, n: u32) -> Self {
+        self.append(TABLES, n, &[0x70, 0, 1].repeat(n as usize));
+        self
+    }
+
     /// One table of so many elements, which may grow.
     pub fn with_table(mut self, n_elements: u32) -> Self {
         let table = [vec![1, 0x70, 0], leb128(n_elements)].concat();

@@ -1,6 +1,7 @@
 //! The stages that choose a sequence's tokens, as the engine sees them.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::TokenId;
 
@@ -28,6 +29,10 @@ pub struct Fault {
     pub message: String,
 }
 
+/// Says that somebody waits for the tokens of a request. When all its choices have
+/// dropped theirs, a plan that still runs may end at once: it would be for nothing.
+pub type Presence = Arc<()>;
+
 /// The open stages of one sequence. The engine calls [`plan`](Self::plan) and
 /// [`finish`](Self::finish) in turn for each position it samples; it does so
 /// from threads with a stack large enough for guest code, never two at once.
@@ -41,6 +46,16 @@ pub trait Chain: Send {
     /// # Errors
     /// The fault of the stage that failed.
     fn plan(&mut self, accepted: &[TokenId]) -> Result<Plan, Fault>;
+
+    /// The same for a plan that had to wait since `asked`: where plans have a limit
+    /// of their own, that counts from there.
+    ///
+    /// # Errors
+    /// As [`plan`](Self::plan).
+    fn plan_since(&mut self, accepted: &[TokenId], asked: Instant) -> Result<Plan, Fault> {
+        let _ = asked;
+        self.plan(accepted)
+    }
 
     /// Chooses the token of the position that the last `plan` left to be
     /// sampled: applies its edits to `row`, runs the logits processors and
@@ -60,6 +75,12 @@ pub trait Chain: Send {
     /// sequence, which joins again when its plan is there; None: as long as the
     /// plan takes.
     fn patience(&self) -> Option<Duration> {
+        None
+    }
+
+    /// What is to be held as long as somebody waits for the chain's tokens. Asked
+    /// for once.
+    fn take_presence(&mut self) -> Option<Presence> {
         None
     }
 }

@@ -40,6 +40,9 @@ impl Drafter {
     /// The tokens that followed the last time the context ended as it does
     /// now, at most `most`.
     pub(super) fn draft<'a>(&mut self, context: &'a [TokenId], most: usize) -> &'a [TokenId] {
+        if most == 0 {
+            return &[];
+        }
         if self.pause > 0 {
             self.pause -= 1;
             return &[];
@@ -90,6 +93,12 @@ mod tests {
         assert_eq!(drafter.draft(&[1, 2, 3, 7, 8, 1, 2, 3], 9), [7, 8, 1, 2]);
         assert_eq!(drafter.draft(&[1, 2, 3, 7, 8, 1, 2, 3], 1), [7]);
         assert_eq!(drafter.draft(&[5, 5, 5, 5], 9), [5]);
+        let mut pausing = Drafter {
+            pause: 1,
+            ..Drafter::default()
+        };
+        assert!(pausing.draft(&[5, 5, 5, 5], 0).is_empty());
+        assert_eq!(pausing.pause, 1, "a step without room is no pause");
         for nothing in [&[][..], &[1, 2], &[1, 2, 3], &[1, 2, 3, 4, 1, 2]] {
             assert!(drafter.draft(nothing, 9).is_empty(), "{nothing:?}");
         }

@@ -25,7 +25,7 @@ mod step;
 #[cfg(test)]
 mod tests;
 
-pub use chain::{Chain, Fault, Plan};
+pub use chain::{Chain, Fault, Plan, Presence};
 pub use handle::{Handle, SpawnError, SubmitError, spawn};
 pub use histogram::{Distribution, Histogram};
 pub use logprobs::{LogprobOptions, Logprobs, LogprobsOf};

@@ -1,34 +1,115 @@
 //! Plans that the batch does not wait for: each chain that may be late plans
 //! on a thread of its own, so that a slow one takes no worker from the others.
+//! No more compute at once than there are processors.
 
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::{Chain, Fault, Plan, TokenId, step::GUEST_STACK};
 
-/// A chain that goes to its thread with the tokens it is to be told of.
-type Asked = (Box<dyn Chain>, Vec<TokenId>);
+/// A chain that goes to its thread with the tokens it is to be told of, and when
+/// its plan was asked for.
+type Asked = (Box<dyn Chain>, Vec<TokenId>, Instant);
 /// A chain that comes back with its plan.
 type Planned = (Box<dyn Chain>, Result<Plan, Fault>);
 
-/// The thread that one sequence plans on. It ends after the plan it works on
-/// when this is dropped, and drops the chain it has then.
+/// Who may compute a plan now: first come, first served.
+pub(super) struct Turns {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    free: usize,
+    /// Those that wait, each by a number of its own.
+    waiting: VecDeque<u64>,
+    next: u64,
+}
+
+impl Turns {
+    /// As many at once as there are processors.
+    pub(super) fn new() -> Self {
+        Self {
+            state: Mutex::new(State {
+                free: std::thread::available_parallelism().map_or(1, usize::from),
+                waiting: VecDeque::new(),
+                next: 0,
+            }),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Waits for a turn, which lasts until it is dropped; none if by then the plan
+    /// is not wanted any more.
+    fn take(&self, is_wanted: &AtomicBool) -> Option<Turn<'_>> {
+        let mut state = self.lock();
+        let own = state.next;
+        state.next += 1;
+        state.waiting.push_back(own);
+        loop {
+            let wanted = is_wanted.load(Relaxed);
+            let comes = state.free > 0 && state.waiting.front() == Some(&own);
+            if comes || !wanted {
+                state.waiting.retain(|&other| other != own);
+                if !wanted {
+                    self.changed.notify_all();
+                    return None;
+                }
+                state.free -= 1;
+                // The next one may find another free.
+                self.changed.notify_all();
+                return Some(Turn(self));
+            }
+            state = self
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct Turn<'a>(&'a Turns);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.lock().free += 1;
+        self.0.changed.notify_all();
+    }
+}
+
+/// The thread that one sequence plans on. When this is dropped it ends, after the
+/// plan that it computes, and drops the chain it has then.
 pub(super) struct Planner {
     asked: Sender<Asked>,
     planned: Receiver<Planned>,
     since: Instant,
+    turns: Arc<Turns>,
+    is_wanted: Arc<AtomicBool>,
 }
 
 impl Planner {
-    pub(super) fn start() -> Result<Self, Fault> {
+    pub(super) fn start(turns: &Arc<Turns>) -> Result<Self, Fault> {
         let (asked, inbox) = mpsc::channel::<Asked>();
         let (outbox, planned) = mpsc::channel();
+        let is_wanted = Arc::new(AtomicBool::new(true));
+        let (own_turns, own_wanted) = (Arc::clone(turns), Arc::clone(&is_wanted));
         std::thread::Builder::new()
             .name("sluice-plan".into())
             .stack_size(GUEST_STACK)
             .spawn(move || {
-                while let Ok((mut chain, accepted)) = inbox.recv() {
-                    let plan = chain.plan(&accepted);
+                while let Ok((mut chain, accepted, asked)) = inbox.recv() {
+                    let Some(turn) = own_turns.take(&own_wanted) else {
+                        return;
+                    };
+                    let plan = chain.plan_since(&accepted, asked);
+                    drop(turn);
                     if outbox.send((chain, plan)).is_err() {
                         return;
                     }
@@ -39,6 +120,8 @@ impl Planner {
             asked,
             planned,
             since: Instant::now(),
+            turns: Arc::clone(turns),
+            is_wanted,
         })
     }
 
@@ -46,7 +129,7 @@ impl Planner {
     pub(super) fn ask(&mut self, chain: Box<dyn Chain>, accepted: Vec<TokenId>) {
         self.since = Instant::now();
         // A thread that is gone shows when it is waited for.
-        let _ = self.asked.send((chain, accepted));
+        let _ = self.asked.send((chain, accepted, self.since));
     }
 
     /// Waits for the plan until `patience` after it was asked for.
@@ -59,6 +142,15 @@ impl Planner {
                 "the server failed while running this chain; this is a defect of Sluice".into(),
             )),
         }
+    }
+}
+
+impl Drop for Planner {
+    fn drop(&mut self) {
+        // Under the lock, or the thread could begin to wait in between.
+        let _state = self.turns.lock();
+        self.is_wanted.store(false, Relaxed);
+        self.turns.changed.notify_all();
     }
 }
 

@@ -25,7 +25,7 @@ enum Start {
     Own,
     /// With the first tokens of another slot.
     Shared { slot: u32, n_tokens: usize },
-    /// Later: another sequence is computing the same tokens.
+    /// Later: another sequence is computing a prompt that begins alike.
     Later,
 }
 
@@ -175,7 +175,8 @@ impl Scheduler {
 
     /// Where the sequence at `index` finds most of its prompt. One that an
     /// older sequence is still computing is worth waiting for: it would be
-    /// computed twice otherwise, and no sooner.
+    /// computed twice otherwise, and no sooner. What that one generates is not:
+    /// it comes a token a step.
     fn start(&mut self, index: usize) -> Start {
         let (older, rest) = self.running.split_at(index);
         let Some(wanted) = rest.first().and_then(Sequence::shareable) else {
@@ -183,7 +184,7 @@ impl Scheduler {
         };
         let in_batch = older
             .iter()
-            .map(|other| (other, common(other.context(), wanted)))
+            .map(|other| (other, common(other.offers(), wanted)))
             .reduce(|best, next| if next.1 > best.1 { next } else { best });
         let kept = self.prefixes.longest(wanted);
         match in_batch {

@@ -1,16 +1,17 @@
 //! One stream of tokens, from submission to its last event.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
 use super::{
-    Chain, Fault, LogprobOptions, Logprobs, LogprobsOf, Plan, TokenId,
+    Chain, Fault, LogprobOptions, Logprobs, LogprobsOf, Plan, Presence, TokenId,
     commit::{End, commit},
     draft::Drafter,
     logprobs::logprobs,
-    planner::Planner,
+    planner::{Planner, Turns},
 };
 
 /// Events that may lie unread before a reader counts as gone.
@@ -86,6 +87,8 @@ pub(super) struct Sequence {
     /// How long a step waits for its plan, if not until it is there.
     patience: Option<Duration>,
     planner: Option<Planner>,
+    /// Tells a plan that runs when the sequence is gone.
+    _presence: Option<Presence>,
     /// The logits of a position whose plan is late.
     kept_row: Option<Vec<f32>>,
     events: mpsc::Sender<Event>,
@@ -113,8 +116,10 @@ pub(super) struct Sequence {
     ending: Option<FinishReason>,
     /// The last token of the context is an end id, kept for its logprobs.
     ends_with_id: bool,
-    /// How often it was computed from the start before.
-    n_started: u32,
+    /// Whether it was in the batch before.
+    was_in_batch: bool,
+    /// Whether some of it was computed before.
+    was_computed: bool,
     pub(super) submitted: Instant,
     /// What its submitter knows it by, where its steps are wanted.
     pub(super) mark: Option<u64>,
@@ -129,11 +134,12 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    pub(super) fn new(submission: Submission) -> Self {
+    pub(super) fn new(mut submission: Submission) -> Self {
         let prompt_len = submission.prompt.len();
         let of_prompt = submission.logprobs.is_some_and(|options| options.prompt);
         Self {
             patience: submission.chain.patience(),
+            _presence: submission.chain.take_presence(),
             chain: Some(submission.chain),
             planner: None,
             kept_row: None,
@@ -153,7 +159,8 @@ impl Sequence {
             known: of_prompt.then_some(None).into_iter().collect(),
             ending: (submission.max_tokens == 0).then_some(FinishReason::Length),
             ends_with_id: false,
-            n_started: 0,
+            was_in_batch: false,
+            was_computed: false,
             submitted: Instant::now(),
             mark: None,
             row_time: Duration::ZERO,
@@ -179,13 +186,14 @@ impl Sequence {
     /// What was computed is lost, and will be computed again. Neither its
     /// reader nor its stages notice.
     pub(super) fn start_over(&mut self) {
+        self.was_in_batch = true;
+        self.was_computed |= self.computed > 0;
         self.computed = 0;
-        self.n_started += 1;
     }
 
     /// Whether this is its first place in the batch.
     pub(super) fn is_new(&self) -> bool {
-        self.n_started == 0
+        !self.was_in_batch
     }
 
     /// What this step's rows took, and of that what the sampler took.
@@ -213,19 +221,20 @@ impl Sequence {
         &self.context
     }
 
-    /// What it may begin with, if others have computed it: all but the last
-    /// token, whose logits are needed. None once it has begun, or where the
-    /// logits of the whole prompt are wanted.
+    /// What it may begin with, if others have computed it: all that comes before
+    /// the first token whose logits are needed. That is the last one, or the one
+    /// before the first that still waits for its logprobs. None once it has begun,
+    /// or where the logits of the whole prompt are wanted.
     pub(super) fn shareable(&self) -> Option<&[TokenId]> {
         let of_prompt = self.logprobs.is_some_and(|options| options.prompt);
         let begins = self.computed == 0 && self.ending.is_none() && !of_prompt;
-        begins.then(|| &self.context[..self.context.len() - 1])
+        begins.then(|| &self.context[..self.reported.saturating_sub(1)])
     }
 
     /// The first `n_tokens` are in the cache already.
     pub(super) fn begin_with(&mut self, n_tokens: usize) {
         self.computed = n_tokens;
-        if self.n_started == 0 {
+        if !self.was_computed {
             // A reader that is gone shows before the next step.
             let _ = self.events.try_send(Event::Cached(n_tokens));
         }
@@ -233,6 +242,12 @@ impl Sequence {
 
     pub(super) fn computed(&self) -> usize {
         self.computed
+    }
+
+    /// What another may begin with, now or soon: what is computed, and all of the
+    /// prompt, which does not wait for anything to be chosen.
+    pub(super) fn offers(&self) -> &[TokenId] {
+        &self.context[..self.computed.max(self.prompt_len)]
     }
 
     /// Takes the first `count` pending tokens into this step.
@@ -302,13 +317,13 @@ impl Sequence {
     }
 
     /// Lets the chain plan on a thread of its own.
-    pub(super) fn start_plan(&mut self) {
+    pub(super) fn start_plan(&mut self, turns: &Arc<Turns>) {
         let Some(chain) = self.chain.take() else {
             return;
         };
         let planner = match self.planner.take() {
             Some(planner) => Ok(planner),
-            None => Planner::start(),
+            None => Planner::start(turns),
         };
         match planner {
             Ok(planner) => {

@@ -2,7 +2,7 @@
 
 use super::{
     EngineConfig, Fault, FinishReason, Model, ModelError, ModelInfo, Phases, Row, StepFigures,
-    scheduler::Scheduler, sequence::Sequence, stats::Counters,
+    planner::Turns, scheduler::Scheduler, sequence::Sequence, stats::Counters,
 };
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -23,6 +23,7 @@ pub(super) struct Engine {
     model: Box<dyn Model>,
     pub(super) scheduler: Scheduler,
     workers: rayon::ThreadPool,
+    turns: Arc<Turns>,
     counters: Arc<Counters>,
     /// Ids from here up are padding.
     tokenizer_size: usize,
@@ -46,6 +47,7 @@ impl Engine {
             scheduler: Scheduler::new(config, model.bytes_per_position()),
             model,
             workers,
+            turns: Arc::new(Turns::new()),
             counters,
             tokenizer_size: info.tokenizer_size as usize,
             rows: Vec::new(),
@@ -131,7 +133,7 @@ impl Engine {
         let mut on_time = Vec::new();
         for sequence in sequences.iter_mut().filter(|s| s.samples()) {
             if sequence.may_be_late() {
-                sequence.start_plan();
+                sequence.start_plan(&self.turns);
             } else {
                 on_time.push(Mutex::new(sequence));
             }

@@ -450,9 +450,14 @@ fn read_all(mut events: mpsc::Receiver<Event>) -> (Vec<Token>, Option<Token>, Fi
 
 /// Each token's logprobs are those of the row that its predecessors give.
 fn check_logprobs(tokens: &[Token]) {
-    let ids: Vec<_> = tokens.iter().map(|token| token.id).collect();
     assert_eq!(tokens[0].logprobs, None);
-    for (i, token) in tokens.iter().enumerate().skip(1) {
+    check_logprobs_from(1, tokens);
+}
+
+/// The same for the tokens from the `first` on.
+fn check_logprobs_from(first: usize, tokens: &[Token]) {
+    let ids: Vec<_> = tokens.iter().map(|token| token.id).collect();
+    for (i, token) in tokens.iter().enumerate().skip(first) {
         let found = token.logprobs.as_ref().unwrap();
         let favourite = next(&ids[..i]);
         let expected = if token.id == favourite {

@@ -336,6 +336,22 @@ pub(super) struct RequestDeadline {
     pub(super) limit: Duration,
 }
 
+impl RequestDeadline {
+    fn exceeded(self) -> ApiError {
+        let message = format!("the request took longer than {:?}, the limit", self.limit);
+        ApiError::new(Code::RequestTimeout, message)
+    }
+
+    /// This error, or that the deadline has passed, if it has: then that is why.
+    pub(super) fn or_exceeded(self, error: ApiError) -> ApiError {
+        if Instant::now() < self.end {
+            error
+        } else {
+            self.exceeded()
+        }
+    }
+}
+
 impl Answers {
     /// Hands the sequences to the engine: all of them or none.
     pub(super) fn submit(
@@ -410,12 +426,8 @@ impl Answers {
                 Poll::Ready(None)
             }
         });
-        let RequestDeadline { end, limit } = self.deadline;
-        let ready = tokio::time::timeout_at(end.into(), ready).await;
-        let ready = ready.map_err(|_| {
-            let message = format!("the request took longer than {limit:?}, the limit");
-            ApiError::new(Code::RequestTimeout, message)
-        })?;
+        let ready = tokio::time::timeout_at(self.deadline.end.into(), ready).await;
+        let ready = ready.map_err(|_| self.deadline.exceeded())?;
         let Some((index, event)) = ready else {
             return Ok(None);
         };

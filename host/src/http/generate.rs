@@ -47,18 +47,19 @@ async fn generate(
     let deadline = service.limits.deadline();
     let max_waiting = service.engine.max_waiting().max(LEAST_WAITING);
     let turn = READING.take(max_waiting, deadline).await?;
-    let understood = {
+    // The place goes along: a client that leaves does not end what has begun.
+    let (understood, place) = {
         let service = service.clone();
         blocking(move || {
             let _turn = turn;
-            request::read(&service, endpoint, &body)
+            Ok((request::read(&service, endpoint, &body)?, place))
         })
         .await?
     };
     // Without the turn: opening waits for room, and others need not wait for that.
-    let prepared = {
+    let (prepared, place) = {
         let service = service.clone();
-        blocking(move || understood.open(&service)).await?
+        blocking(move || Ok((understood.open(&service, deadline)?, place))).await?
     };
     let Prepared {
         sequences,

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::Service;
 use super::body::parse_object;
-use super::choice::{Choice, Showing};
+use super::choice::{Choice, RequestDeadline, Showing};
 use super::completions::Prompt;
 use super::constraint::{self, Constraint};
 use super::dialect::Dialect;
@@ -23,7 +23,9 @@ use super::stages::RequestChain;
 use super::tools::Tools;
 use super::{chat, completions, logprobs};
 use crate::engine::{EVENT_BUFFER, LogprobOptions, Submission, TokenId};
-use crate::plugin::{Choices, OpenChain, SequenceInfo, n_instances, n_instances_of_one};
+use crate::plugin::{
+    Choices, OpenChain, OpeningBudget, SequenceInfo, n_instances, n_instances_of_one,
+};
 use crate::text::StopStrings;
 
 /// Most `stop_token_ids`: the engine compares every token with each.
@@ -123,11 +125,15 @@ pub(super) fn read(
 }
 
 impl Understood {
-    /// Opens the chains that it asks for.
+    /// Opens the chains that it asks for, in one budget for all prompts.
     ///
     /// # Errors
-    /// When one of them cannot be opened.
-    pub(super) fn open(self, service: &Service) -> Result<Prepared, ApiError> {
+    /// When one of them cannot be opened, or not before the deadline.
+    pub(super) fn open(
+        self,
+        service: &Service,
+        deadline: RequestDeadline,
+    ) -> Result<Prepared, ApiError> {
         let Self {
             terms,
             chain,
@@ -135,9 +141,12 @@ impl Understood {
             ignored,
         } = self;
         let prompt_tokens = prompts.iter().map(|prompt| prompt.ids.len()).sum();
+        let mut budget = service.runtime.opening_budget(deadline.end);
         let mut sequences = Vec::new();
         for prompt in prompts {
-            sequences.extend(open(service, &chain, &terms, prompt)?);
+            let opened = open(service, &chain, &terms, prompt, &mut budget);
+            // Whatever it came to: the guests had no more time.
+            sequences.extend(opened.map_err(|error| deadline.or_exceeded(error))?);
         }
         Ok(Prepared {
             sequences,
@@ -264,6 +273,7 @@ fn open(
     chain: &RequestChain,
     terms: &Terms,
     prompt: Prompt,
+    budget: &mut OpeningBudget,
 ) -> Result<Vec<(Submission, Choice)>, ApiError> {
     let context_length = service.engine.model_info().context_length;
     let max_tokens = terms.max_tokens_after(&prompt.ids, context_length)?;
@@ -281,9 +291,9 @@ fn open(
         seed: terms.seed,
         explain: terms.explain,
     };
-    let chains = service
-        .runtime
-        .open(&service.model.vocabulary, chain.stages(), &info, choices)
+    let (runtime, ids) = (&service.runtime, &service.model.vocabulary);
+    let chains = runtime
+        .open_within(ids, chain.stages(), &info, choices, budget)
         .map_err(|error| chain.open_error(error))?;
     let sequence = |(index, chain): (usize, OpenChain)| {
         let (events, receiver) = mpsc::channel(EVENT_BUFFER);

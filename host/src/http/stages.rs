@@ -8,7 +8,9 @@ use super::dialect::Dialect;
 use super::errors::{ApiError, Code, shown};
 use super::field_table::DefaultStage;
 use super::fields::{Fields, Given, cut};
-use crate::plugin::{Kind, OnFault, OpenError, ParamsError, Registry, StageRef, check_chain};
+use crate::plugin::{
+    Kind, OnFault, OpenError, ParamsError, Registry, StageRef, check_chain, stage_names,
+};
 
 /// Most stages of one request: each is an instance with memory of its own.
 const MAX_STAGES: usize = 32;
@@ -243,20 +245,9 @@ impl RequestChain {
         }
     }
 
-    /// The stages' names as faults give them: the plugin's name, and `name#k`
-    /// for its k-th repetition.
+    /// The stages' names as faults give them.
     fn labels(&self) -> impl Iterator<Item = String> {
-        self.stages.iter().enumerate().map(|(index, stage)| {
-            let name = &stage.plugin.name;
-            match self.stages[..index]
-                .iter()
-                .filter(|other| other.plugin.name == *name)
-                .count()
-            {
-                0 => name.clone(),
-                repetition => format!("{name}#{repetition}"),
-            }
-        })
+        stage_names(&self.stages).into_iter()
     }
 }
 

@@ -8,12 +8,12 @@ use super::crossed::Crossed;
 use super::deadline::Deadline;
 use super::fault::{fault, kind};
 use super::loaded::Kind;
-use super::open::OnFault;
 use super::record::Breaker;
 use super::report::{Change, Choice, Did, Effect, Explanation, Report};
 use super::stage::Stage;
+use super::stages::OnFault;
 use super::vocabulary::Vocabulary;
-use crate::engine::{Chain, Fault, Plan, TokenId};
+use crate::engine::{Chain, Fault, Plan, Presence, TokenId};
 use sluice_contract::chance::Chance;
 use sluice_contract::phase::Decision;
 use sluice_kernels::row::{self, RowState};
@@ -44,6 +44,8 @@ pub struct OpenChain {
     pub(super) patience: Option<Duration>,
     /// Time that its stages have taken until now.
     pub(super) spent: Duration,
+    /// Time of the call that runs in which they only waited for other choices.
+    pub(super) waited: Duration,
     /// Time that the sampler took at the last position.
     pub(super) sampled: Duration,
     /// All tokens accepted so far, where a stage may have to be told again.
@@ -57,6 +59,8 @@ pub struct OpenChain {
     pub(super) report: Arc<Report>,
     /// Stages that failed while this position was planned and were left out.
     pub(super) skipped: Vec<Effect>,
+    /// Taken by whoever waits for its tokens.
+    pub(super) presence: Option<Presence>,
 }
 
 impl OpenChain {
@@ -142,9 +146,14 @@ impl OpenChain {
 
     /// Asks the token processors in their order, until one decides the
     /// position. `effects` says of faults that were skipped.
-    fn plan_stages(&mut self, effects: &mut Vec<Effect>) -> Result<Option<Decision>, Fault> {
+    /// What may be late has its time from `asked` on.
+    fn plan_stages(
+        &mut self,
+        asked: Instant,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Option<Decision>, Fault> {
         let mut deadline = Deadline::after(self.limits.call);
-        let mut late = Deadline::after(self.limits.late);
+        let mut late = Deadline::since(asked, self.limits.late);
         for index in 0..self.processors.len() {
             let stage = &self.processors[index];
             if stage.kind() != Kind::TokenProcessor {
@@ -152,12 +161,14 @@ impl OpenChain {
             }
             // Each of the two deadlines stands still while the other runs.
             let (own, other) = match stage.source.on_fault {
-                OnFault::Wait => (late, &mut deadline),
-                OnFault::Fail | OnFault::Skip => (deadline, &mut late),
+                OnFault::Wait => (&mut late, &mut deadline),
+                OnFault::Fail | OnFault::Skip => (&mut deadline, &mut late),
             };
             let started = Instant::now();
-            let decision = self.plan_stage(index, own, effects)?;
+            let planned = self.plan_stage(index, *own, effects);
             *other = other.later_by(started.elapsed());
+            *own = own.after_waiting(self.take_waited(index));
+            let decision = planned?;
             let Some(decision) = decision else { continue };
             if self.report.explains() {
                 let did = match &decision {
@@ -172,6 +183,21 @@ impl OpenChain {
             return Ok(Some(decision));
         }
         Ok(None)
+    }
+
+    /// How long a stage has waited for other choices since the last time. It is
+    /// no time of the chain's.
+    fn take_waited(&mut self, index: usize) -> Duration {
+        let stage = self.processors.get_mut(index).unwrap_or(&mut self.sampler);
+        let waited = stage.take_waited();
+        self.waited += waited;
+        waited
+    }
+
+    /// Counts the time since `started`, but for what was waited.
+    fn spend(&mut self, started: Instant) {
+        let waited = std::mem::take(&mut self.waited);
+        self.spent += started.elapsed().saturating_sub(waited);
     }
 
     /// Asks one token processor about the position.
@@ -189,7 +215,8 @@ impl OpenChain {
         };
         let planned = reopened.and_then(|()| stage.plan(deadline));
         let time = started.elapsed();
-        self.report.called(index, time);
+        self.report
+            .called(index, time.saturating_sub(stage.waited()));
         if self.patience.is_some_and(|patience| time > patience) {
             self.report.late(index);
         }
@@ -207,18 +234,25 @@ impl OpenChain {
     }
 
     /// Runs one stage on the row, after the ones before it.
-    fn process(&mut self, index: usize, row: &mut [f32], deadline: Deadline) -> Result<(), Fault> {
+    fn process(
+        &mut self,
+        index: usize,
+        row: &mut [f32],
+        deadline: &mut Deadline,
+    ) -> Result<(), Fault> {
+        let mut new_row = None;
         let started = Instant::now();
-        let chance = self.chance(self.processors[index].lane);
+        if self.processors[index].kind() == Kind::LogitsProcessor {
+            let chance = self.chance(self.processors[index].lane);
+            let processed = self.processors[index].process(row, chance, *deadline);
+            let time = started.elapsed();
+            let waited = self.take_waited(index);
+            *deadline = deadline.after_waiting(waited);
+            self.report.called(index, time.saturating_sub(waited));
+            new_row = processed?;
+        }
+        let started = Instant::now();
         let stage = &mut self.processors[index];
-        let new_row = match stage.kind() {
-            Kind::LogitsProcessor => {
-                let new_row = stage.process(row, chance, deadline)?;
-                self.report.called(index, Duration::ZERO);
-                new_row
-            }
-            _ => None,
-        };
         stage.returned = None;
         match new_row {
             Some(new_row) => {
@@ -240,10 +274,11 @@ impl OpenChain {
     fn sample(&mut self, row: &[f32], deadline: Deadline) -> Result<TokenId, Fault> {
         let chance = self.chance(self.sampler.lane);
         let started = Instant::now();
-        let token = self.sampler.sample(row, chance, deadline)?;
-        self.sampled = started.elapsed();
+        let token = self.sampler.sample(row, chance, deadline);
+        let time = started.elapsed();
+        self.sampled = time.saturating_sub(self.take_waited(self.processors.len()));
         self.report.called(self.processors.len(), self.sampled);
-        self.sampler.check_token(row, token)
+        self.sampler.check_token(row, token?)
     }
 
     /// Says what the stages did at this position, where that is wanted.
@@ -257,6 +292,10 @@ impl OpenChain {
 
 impl Chain for OpenChain {
     fn plan(&mut self, accepted: &[TokenId]) -> Result<Plan, Fault> {
+        self.plan_since(accepted, Instant::now())
+    }
+
+    fn plan_since(&mut self, accepted: &[TokenId], asked: Instant) -> Result<Plan, Fault> {
         self.position += accepted.len() as u32;
         if let Some(tokens) = &mut self.tokens {
             tokens.extend_from_slice(accepted);
@@ -271,8 +310,8 @@ impl Chain for OpenChain {
         self.check_total()?;
         let started = Instant::now();
         let mut effects = Vec::new();
-        let decision = self.plan_stages(&mut effects);
-        self.spent += started.elapsed();
+        let decision = self.plan_stages(asked, &mut effects);
+        self.spend(started);
         self.skipped = effects;
         Ok(match decision? {
             None => Plan::Sample,
@@ -285,7 +324,7 @@ impl Chain for OpenChain {
         let started = Instant::now();
         self.sampled = Duration::ZERO;
         let token = self.choose(row);
-        self.spent += started.elapsed();
+        self.spend(started);
         token
     }
 
@@ -295,6 +334,10 @@ impl Chain for OpenChain {
 
     fn patience(&self) -> Option<Duration> {
         self.patience
+    }
+
+    fn take_presence(&mut self) -> Option<Presence> {
+        self.presence.take()
     }
 }
 
@@ -308,7 +351,7 @@ impl OpenChain {
         for index in 0..self.processors.len() {
             let may_skip = self.processors[index].source.on_fault == OnFault::Skip;
             let before = (explains || may_skip).then(|| row.to_vec());
-            if let Err(fault) = self.process(index, row, deadline) {
+            if let Err(fault) = self.process(index, row, &mut deadline) {
                 // Its edits were made while the position was planned; what is
                 // wrong with them shows on the row alone.
                 let stage = &mut self.processors[index];

@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 use wasmtime::component::Component;
 
 use super::deadline::Deadline;
-use super::fault::kind;
+use super::fault::{kind, shorten};
 use super::inspect;
-use super::instance::{Description, Instance, InstanceError, Linked, shorten};
+use super::instance::{Belonging, Description, Instance, InstanceError, Linked};
 use super::loaded::Kind;
 use super::runtime::{Limits, MAX_MEMORIES, MAX_TABLES, Runtime, STACK_BYTES};
 use super::schema::ParamsSchema;
@@ -321,8 +321,7 @@ fn instance(
         linked,
         stage,
         vocabulary,
-        None,
-        Arc::new([None, None]),
+        Belonging::default(),
         Deadline::after(runtime.limits().open),
     )
     .map_err(|error| match error {

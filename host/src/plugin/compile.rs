@@ -16,8 +16,9 @@ use wasmtime::component::Component;
 
 use super::cache::{Cache, Compiled, VOCABULARY};
 use super::child::{CompileTask, Outcome, SnapshotOutcome};
+use super::fault::shorten;
 use super::inspect;
-use super::instance::{Linked, shorten};
+use super::instance::Linked;
 use super::loaded::Plugin;
 use super::record::Record;
 use super::runtime::{Limits, Runtime};
@@ -273,7 +274,12 @@ fn read_bounded(stream: Option<impl Read>) -> Vec<u8> {
 /// Says why a child ended without a report.
 fn read_failure(task: &CompileTask, status: ExitStatus, errors: &str) -> UploadError {
     let signal = |signal: rustix::process::Signal| status.signal() == Some(signal.as_raw());
-    if signal(rustix::process::Signal::XCPU) || signal(rustix::process::Signal::KILL) {
+    if signal(rustix::process::Signal::KILL) {
+        // Its limits end it by other signals.
+        let message = "the compiler was killed, by a system that is short of memory perhaps";
+        return internal(message.to_owned());
+    }
+    if signal(rustix::process::Signal::XCPU) {
         return UploadError::new(
             UploadCode::TooComplex,
             format!(
@@ -323,25 +329,12 @@ fn load(
     // recorded then. wasmtime checks that version and settings match.
     #[allow(unsafe_code)]
     let component = unsafe { Component::deserialize_file(runtime.engine(), &code) };
-    // The pool's limits are checked here: the child has no pool.
-    let component = component.map_err(|error| {
-        UploadError::new(
-            UploadCode::TooComplex,
-            shorten(format!(
-                "the component does not fit the plugin runtime: {error:#}"
-            )),
-        )
-    })?;
+    let component = component.map_err(|error| unloadable(&error))?;
     let linked = Linked::new(runtime, report.kind, &component)
         .map_err(|error| UploadError::new(UploadCode::WrongType, shorten(format!("{error:#}"))))?;
     let validator = ParamsSchema::new(&report.params_schema)
         .map_err(|message| UploadError::new(UploadCode::InvalidDescription, message))?;
-    // Half, so that one plugin cannot take everybody's; shipped ones may.
-    let most = if builtin {
-        usize::MAX
-    } else {
-        runtime.limits().total_memory_bytes / 2
-    };
+    let room = (!builtin).then(|| runtime.room(&report.name));
     Ok(Plugin {
         name: report.name,
         version: report.version,
@@ -356,10 +349,54 @@ fn load(
         linked,
         validator,
         prepared_for,
-        record: Record::new(most),
+        record: Record::new(room),
     })
+}
+
+/// Says why code cannot be loaded. The pool's limits are checked when it is: the
+/// child has no pool.
+fn unloadable(error: &wasmtime::Error) -> UploadError {
+    if error.chain().any(<dyn std::error::Error>::is::<io::Error>) {
+        return internal(format!("the compiled code cannot be read: {error:#}"));
+    }
+    UploadError::new(
+        UploadCode::TooComplex,
+        shorten(format!(
+            "the component does not fit the plugin runtime: {error:#}"
+        )),
+    )
 }
 
 fn internal(message: String) -> UploadError {
     UploadError::new(UploadCode::Internal, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_fault_of_the_component_is_not_blamed_on_it() {
+        let task = CompileTask {
+            output: PathBuf::new(),
+            vocabulary: None,
+            snapshot: false,
+            shipped: false,
+            compile_seconds: 40,
+            compile_bytes: 1 << 20,
+            memory_bytes: 1 << 20,
+            open_ms: 1,
+            parent: 1,
+        };
+        // A wait status has the number of the signal: 9 is KILL, 24 is XCPU.
+        for (status, code) in [(9, UploadCode::Internal), (24, UploadCode::TooComplex)] {
+            let error = read_failure(&task, ExitStatus::from_raw(status), "");
+            assert_eq!(error.code(), code.name(), "{status}");
+        }
+        // 24 is EMFILE.
+        let error = wasmtime::Error::from(io::Error::from_raw_os_error(24)).context("opening");
+        assert_eq!(unloadable(&error).code(), UploadCode::Internal.name());
+        let error = wasmtime::Error::msg("31 tables");
+        assert_eq!(unloadable(&error).code(), UploadCode::TooComplex.name());
+    }
 }

@@ -9,13 +9,21 @@ use std::time::{Duration, Instant};
 pub(super) struct Deadline {
     limit: Duration,
     end: Instant,
+    /// By how much it came later because somebody else had the instance.
+    waited: Duration,
 }
 
 impl Deadline {
     pub(super) fn after(limit: Duration) -> Self {
+        Self::since(Instant::now(), limit)
+    }
+
+    /// The limit counts from this moment.
+    pub(super) fn since(start: Instant, limit: Duration) -> Self {
         Self {
             limit,
-            end: Instant::now() + limit,
+            end: start + limit,
+            waited: Duration::ZERO,
         }
     }
 
@@ -32,9 +40,34 @@ impl Deadline {
         }
     }
 
+    /// This deadline, or that moment if it comes first.
+    pub(super) fn no_later_than(self, end: Instant) -> Self {
+        Self {
+            end: self.end.min(end),
+            ..self
+        }
+    }
+
+    /// This deadline, later by what somebody else kept the instance for.
+    pub(super) fn after_waiting(self, time: Duration) -> Self {
+        Self {
+            waited: self.waited + time,
+            ..self.later_by(time)
+        }
+    }
+
+    /// Whether more was waited than the limit itself.
+    pub(super) fn has_waited_too_long(self) -> bool {
+        self.waited > self.limit
+    }
+
     /// The limit it was made with, for messages.
     pub(super) fn limit(self) -> Duration {
         self.limit
+    }
+
+    pub(super) fn end(self) -> Instant {
+        self.end
     }
 
     /// What is left of it.
@@ -57,5 +90,21 @@ mod tests {
         let later = long.later_by(Duration::from_mins(1));
         assert!(later.left() > Duration::from_secs(110));
         assert_eq!(later.limit(), Duration::from_mins(1));
+        let until = long.no_later_than(Instant::now());
+        assert_eq!(until.left(), Duration::ZERO);
+        assert_eq!(until.limit(), Duration::from_mins(1));
+    }
+
+    #[test]
+    fn waiting_takes_nothing_of_a_limit_but_has_one_itself() {
+        let minute = Duration::from_mins(1);
+        let started = Instant::now().checked_sub(minute);
+        let spent = started.map(|started| Deadline::since(started, minute));
+        assert_eq!(spent.map(Deadline::left), Some(Duration::ZERO));
+        let waited = spent.map(|spent| spent.after_waiting(minute));
+        assert!(waited.is_some_and(|it| it.left() > Duration::from_secs(50)));
+        assert!(!waited.is_some_and(Deadline::has_waited_too_long));
+        let longer = waited.map(|it| it.after_waiting(Duration::from_millis(1)));
+        assert!(longer.is_some_and(Deadline::has_waited_too_long));
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use wasmtime::Trap;
 
+use super::deadline::Deadline;
 use super::edits::EditError;
 use crate::engine::Fault;
 
@@ -22,7 +23,7 @@ pub(super) mod kind {
     pub(crate) const ALL_BANNED: &str = "all_banned";
     pub(crate) const ERROR: &str = "error";
     pub(crate) const OPEN: &str = "open";
-    /// The stages before it left no time.
+    /// Others left it no time: the stages before it, or the other choices.
     pub(crate) const LATE: &str = "late";
     /// The stages have taken too long in the sequence as a whole.
     pub(crate) const TOTAL_TIME: &str = "total_time";
@@ -48,6 +49,18 @@ impl HostFault {
     }
 }
 
+/// Longest message of a guest that is kept, in bytes.
+pub(super) const MAX_MESSAGE_BYTES: usize = 2_000;
+
+/// Cuts a guest's message to a length that an answer can carry.
+pub(super) fn shorten(mut message: String) -> String {
+    if message.len() > MAX_MESSAGE_BYTES {
+        message.truncate(message.floor_char_boundary(MAX_MESSAGE_BYTES));
+        message.push('…');
+    }
+    message
+}
+
 pub(super) fn fault(stage: &str, kind: &'static str, message: impl Into<String>) -> Fault {
     Fault {
         stage: stage.to_owned(),
@@ -56,12 +69,14 @@ pub(super) fn fault(stage: &str, kind: &'static str, message: impl Into<String>)
     }
 }
 
-/// Reads the error that ended a call of the guest's `function`. `panic` is
-/// what the guest last wrote to `log` as an error during the call.
+/// Reads the error that ended a call of the guest's `function`, which had `left`
+/// of its deadline when it began. `panic` is what the guest last wrote to `log` as
+/// an error during the call.
 pub(super) fn from_error(
     stage: &str,
     function: &str,
-    limit: Duration,
+    deadline: Deadline,
+    left: Duration,
     error: &wasmtime::Error,
     panic: Option<&str>,
 ) -> Fault {
@@ -83,7 +98,17 @@ pub(super) fn from_error(
             format!("in `{function}`, {cause}"),
         );
     };
+    let limit = deadline.limit();
     match trap {
+        // With half of the limit and more a call has only itself to blame.
+        Trap::Interrupt if left < limit / 2 => fault(
+            stage,
+            kind::LATE,
+            format!(
+                "`{function}` was interrupted after {left:?}: what came before it had used up the \
+                 rest of the limit of {limit:?} that they share"
+            ),
+        ),
         Trap::Interrupt => fault(
             stage,
             kind::DEADLINE,
@@ -115,5 +140,28 @@ fn cause(trap: Trap) -> String {
     match text.strip_prefix("wasm trap: ") {
         Some(cause) => cause.to_owned(),
         None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_had_little_time_left_is_late_and_not_to_blame() {
+        let limit = Duration::from_millis(50);
+        let after = |left| {
+            let error = wasmtime::Error::from(Trap::Interrupt);
+            from_error("x", "plan", Deadline::after(limit), left, &error, None)
+        };
+        for milliseconds in [50, 49, 25] {
+            let fault = after(Duration::from_millis(milliseconds));
+            assert_eq!(fault.kind, kind::DEADLINE, "{milliseconds}");
+        }
+        for milliseconds in [24, 1, 0] {
+            let fault = after(Duration::from_millis(milliseconds));
+            assert_eq!(fault.kind, kind::LATE, "{milliseconds}");
+            assert!(fault.message.contains("limit of 50ms"), "{fault}");
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use wit_component::{ComponentEncoder, DecodedWasm};
 
-use super::instance::shorten;
+use super::fault::shorten;
 use super::loaded::Kind;
 use super::upload::{UploadCode, UploadError};
 use super::wasi;

@@ -2,10 +2,11 @@
 //! every call of them has a deadline and ends in a value or a fault.
 
 use std::mem;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use wasmtime::component::{Component, ResourceAny};
-use wasmtime::{PoolConcurrencyLimitError, Store};
+use wasmtime::{PoolConcurrencyLimitError, Store, UpdateDeadline};
 
 use super::bindings::logits_plugin::{self, LogitsPlugin, LogitsPluginPre};
 use super::bindings::sampler::{self, SamplerPlugin, SamplerPluginPre};
@@ -14,20 +15,17 @@ use super::bindings::types::{OpenError, SequenceInfo};
 use super::crossed::Crossed;
 use super::deadline::Deadline;
 use super::edits::Edits;
-use super::fault::{self, fault, kind};
+use super::fault::{self, fault, kind, shorten};
 use super::loaded::Kind;
 use super::memory::{MemoryBudget, MemoryLimiter};
 use super::pool::Place;
 use super::record::LogLine;
-use super::runtime::{Limits, Runtime, host_call_bytes, ticks};
+use super::runtime::{Limits, Runtime, host_call_bytes};
 use super::state::HostState;
 use super::vocabulary::Vocabulary;
 use crate::engine::{Fault, TokenId};
 use sluice_contract::chance::Chance;
 use sluice_contract::phase::{Decision, Phase};
-
-/// Longest message of a guest that a fault carries, in bytes.
-const MAX_MESSAGE_BYTES: usize = 2_000;
 
 /// A component whose imports are linked and whose exports have the contract's
 /// types: ready to be made an instance of.
@@ -115,6 +113,16 @@ pub(super) enum InstanceError {
     Fault(Fault),
 }
 
+/// Whose an instance is, and whose room it takes; nobody's by default.
+#[derive(Default)]
+pub(super) struct Belonging {
+    /// What its memory counts for beside that of all plugins.
+    pub(super) budgets: Vec<Arc<MemoryBudget>>,
+    pub(super) place: Place,
+    /// See [`HostState::wanted`].
+    pub(super) wanted: Option<Weak<()>>,
+}
+
 /// One instance. Its sequences are the choices of one request. Dropping it
 /// runs no guest code.
 pub(super) struct Instance {
@@ -130,13 +138,13 @@ pub(super) struct Instance {
 
 /// A store that holds an instance to its limits, armed to make one.
 ///
-/// `own` is the memory that the plugin's instances share. The instance has to
-/// be made before `deadline`.
+/// `own` are the budgets that its memory counts for beside that of all plugins.
+/// The instance has to be made before `deadline`.
 pub(super) fn new_store(
     runtime: &Runtime,
     stage: &str,
     vocabulary: Option<Arc<Vocabulary>>,
-    own: Option<Arc<MemoryBudget>>,
+    own: Vec<Arc<MemoryBudget>>,
     deadline: Deadline,
 ) -> Store<HostState> {
     let limits = runtime.limits();
@@ -146,8 +154,22 @@ pub(super) fn new_store(
     let mut store = Store::new(runtime.engine(), state);
     store.limiter(|state| &mut state.memory);
     store.set_hostcall_fuel(host_call_bytes());
-    store.set_epoch_deadline(ticks(deadline.left()));
+    store.epoch_deadline_callback(|store| {
+        let state = store.data();
+        Ok(if state.is_abandoned() || Instant::now() >= state.end {
+            UpdateDeadline::Interrupt
+        } else {
+            UpdateDeadline::Continue(1)
+        })
+    });
+    arm(&mut store, deadline);
     store
+}
+
+/// Gives what the store runs next until this deadline.
+pub(super) fn arm(store: &mut Store<HostState>, deadline: Deadline) {
+    store.data_mut().end = deadline.end();
+    store.set_epoch_deadline(1);
 }
 
 impl Instance {
@@ -159,17 +181,23 @@ impl Instance {
         linked: &Linked,
         stage: &str,
         vocabulary: Option<Arc<Vocabulary>>,
-        own: Option<Arc<MemoryBudget>>,
-        place: Place,
+        belonging: Belonging,
         total: Deadline,
     ) -> Result<Self, InstanceError> {
         let limits = runtime.limits().clone();
         let deadline = Deadline::after(limits.open).or_sooner(total);
-        if deadline.left().is_zero() {
+        let left = deadline.left();
+        if left.is_zero() {
             let message = "there was no time left to make an instance";
             return Err(InstanceError::Fault(fault(stage, kind::LATE, message)));
         }
-        let mut store = new_store(runtime, stage, vocabulary, own, deadline);
+        let Belonging {
+            budgets,
+            place,
+            wanted,
+        } = belonging;
+        let mut store = new_store(runtime, stage, vocabulary, budgets, deadline);
+        store.data_mut().wanted = wanted;
         match linked.instantiate(&mut store) {
             Ok(guest) => Ok(Self {
                 stage: stage.to_owned(),
@@ -186,11 +214,7 @@ impl Instance {
                 let panic = store.data().log.last_error();
                 let function = Phase::Instantiate.function();
                 Err(InstanceError::Fault(fault::from_error(
-                    stage,
-                    function,
-                    limits.open,
-                    &error,
-                    panic,
+                    stage, function, deadline, left, &error, panic,
                 )))
             }
         }
@@ -350,7 +374,7 @@ impl Instance {
         let left = deadline.left();
         if left.is_zero() {
             let message = format!(
-                "the stages before `{}` used up the limit of {:?} that they share",
+                "what came before `{}` used up the limit of {:?} that they share",
                 phase.function(),
                 deadline.limit()
             );
@@ -360,16 +384,16 @@ impl Instance {
         state.phase = phase;
         state.crossed = Crossed::default();
         state.log.clear_error();
-        self.store.set_epoch_deadline(ticks(left));
+        arm(&mut self.store, deadline);
         call(&self.guest, &mut self.store).map_err(|error| {
-            let panic = self.store.data().log.last_error();
-            let fault = fault::from_error(
-                &self.stage,
-                phase.function(),
-                deadline.limit(),
-                &error,
-                panic,
-            );
+            let state = self.store.data();
+            let fault = if state.is_abandoned() {
+                fault(&self.stage, kind::LATE, "nobody waits for it any more")
+            } else {
+                let panic = state.log.last_error();
+                let function = phase.function();
+                fault::from_error(&self.stage, function, deadline, left, &error, panic)
+            };
             self.ended = Some(fault.clone());
             fault
         })
@@ -389,13 +413,4 @@ impl Instance {
     fn take_edits(&mut self, edits: &mut Edits) {
         mem::swap(edits, &mut self.store.data_mut().edits);
     }
-}
-
-/// Cuts a guest's message to a length that an answer can carry.
-pub(super) fn shorten(mut message: String) -> String {
-    if message.len() > MAX_MESSAGE_BYTES {
-        message.truncate(message.floor_char_boundary(MAX_MESSAGE_BYTES));
-        message.push('…');
-    }
-    message
 }

@@ -45,7 +45,7 @@ impl MemoryBudget {
 /// guest that is told of it only retries or aborts less clearly.
 #[derive(Debug)]
 pub(super) struct MemoryLimiter {
-    /// That of all plugins, and that of an uploaded one for itself.
+    /// That of all plugins, that of an uploaded one's name, and its own.
     budgets: Vec<Arc<MemoryBudget>>,
     used_bytes: usize,
     limit_bytes: usize,
@@ -101,7 +101,7 @@ impl ResourceLimiter for MemoryLimiter {
             let whose = if taken == 0 {
                 "that all plugins share"
             } else {
-                "that the instances of one plugin share"
+                "that the plugins of its name share"
             };
             let message = format!(
                 "its memory would grow by {more} bytes, more than is left of the {limit} bytes \

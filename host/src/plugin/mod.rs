@@ -41,6 +41,7 @@ mod runtime;
 mod schema;
 mod snapshot;
 mod stage;
+mod stages;
 mod state;
 mod store;
 mod upload;
@@ -56,15 +57,15 @@ pub use crossed::Crossed;
 pub use folder::Folder;
 pub use inspect::{Interfaces, component, interfaces};
 pub use loaded::{Kind, ParamsError, Plugin};
-pub use open::{
-    ChainError, Choices, OnFault, OpenError, SequenceInfo, StageRef, check_chain, n_instances,
-    n_instances_of_one,
-};
+pub use open::{Choices, OpenError, OpeningBudget, SequenceInfo};
 pub use record::{Breaker, LogLine, Work};
 pub use registry::{Registry, RemoveError, Uploaded};
 pub use report::{Change, Choice, Did, Effect, Explanation, Moved, Report, StageReport};
 pub use runtime::{Limits, Runtime, RuntimeError, STACK_BYTES};
 pub use schema::ParamsSchema;
+pub use stages::{
+    ChainError, OnFault, StageRef, check_chain, n_instances, n_instances_of_one, stage_names,
+};
 pub use store::{Store, StoreError};
 pub use upload::{UploadCode, UploadError};
 pub use vocabulary::{Encode, Vocabulary, VocabularyError};

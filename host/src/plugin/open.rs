@@ -1,89 +1,27 @@
 //! From a request's list of stages to open chains.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 use wasmtime::component::ResourceAny;
 
 use super::bindings::types;
 use super::chain::{ChainLimits, OpenChain};
 use super::deadline::Deadline;
-use super::fault::{fault, kind};
-use super::instance::{Instance, InstanceError, shorten};
-use super::loaded::{Kind, Plugin};
-use super::pool::{Permit, Place};
+use super::fault::{fault, kind, shorten};
+use super::instance::{Belonging, Instance, InstanceError};
+use super::loaded::Plugin;
+use super::pool::{Permit, Place, Room};
 use super::report::Report;
 use super::runtime::{MAX_OPENING, Runtime};
 use super::stage::Stage;
+use super::stages::{
+    ChainError, OnFault, StageRef, check_chain, n_instances, n_sharing, stage_names,
+};
 use super::vocabulary::Vocabulary;
-use crate::engine::{Fault, TokenId};
-
-/// One stage of a request's chain.
-#[derive(Clone, Debug)]
-pub struct StageRef {
-    /// What runs. The request keeps it alive when it is removed or replaced.
-    pub plugin: Arc<Plugin>,
-    /// Its parameters, validated by [`Plugin::validate_params`].
-    pub params: Map<String, Value>,
-    pub on_fault: OnFault,
-}
-
-impl StageRef {
-    /// A stage whose faults end the sequence.
-    pub fn new(plugin: Arc<Plugin>, params: Map<String, Value>) -> Self {
-        Self {
-            plugin,
-            params,
-            on_fault: OnFault::Fail,
-        }
-    }
-}
-
-/// What a stage's fault means for its sequence.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnFault {
-    /// It ends.
-    #[default]
-    Fail,
-    /// The stage is left out at that position, and opened anew with all tokens
-    /// at the next; the fourth fault ends the sequence. Each choice has an
-    /// instance of its own, so that its tokens do not depend on the faults of
-    /// the others. Token processors only: their state follows from the tokens.
-    Skip,
-    /// It ends, but a plan may take far longer: the batch goes on without the
-    /// sequence, which waits. Token processors only: the others run when the
-    /// row is there.
-    Wait,
-}
-
-/// How many instances `stages` take for `n` choices: the choices share those of
-/// a stage, unless its faults are skipped.
-pub fn n_instances(stages: &[StageRef], n: usize) -> usize {
-    stages.iter().map(|stage| n / n_sharing(stage, n)).sum()
-}
-
-/// The uploaded plugin that takes the most instances for `n` choices, and how
-/// many.
-pub fn n_instances_of_one(stages: &[StageRef], n: usize) -> Option<(&Plugin, usize)> {
-    let uploaded = stages.iter().filter(|stage| !stage.plugin.builtin);
-    let of = |plugin: &Arc<Plugin>| {
-        let own = stages.iter().filter(|s| s.plugin.digest == plugin.digest);
-        own.map(|stage| n / n_sharing(stage, n)).sum()
-    };
-    uploaded
-        .map(|stage| (&*stage.plugin, of(&stage.plugin)))
-        .max_by_key(|(_, n)| *n)
-}
-
-/// How many of `n` choices share an instance of the stage.
-fn n_sharing(stage: &StageRef, n: usize) -> usize {
-    match stage.on_fault {
-        OnFault::Skip => 1,
-        OnFault::Fail | OnFault::Wait => n.max(1),
-    }
-}
+use crate::engine::{Fault, Presence, TokenId};
 
 /// What every stage is told of a sequence when it opens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,34 +44,6 @@ pub struct Choices {
     pub explain: bool,
 }
 
-/// Stages that do not make a chain.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ChainError {
-    #[error("the chain has no sampler; its last stage must be one")]
-    NoSampler,
-    #[error("the chain goes on after the sampler `{sampler}`, which must be its last stage")]
-    AfterSampler { index: usize, sampler: String },
-    #[error(
-        "the token processor `{stage}` stands after the logits processor `{before}`; token \
-         processors come first"
-    )]
-    Order {
-        index: usize,
-        stage: String,
-        before: String,
-    },
-}
-
-impl ChainError {
-    /// The index of the stage at fault, if it is one stage's.
-    pub fn index(&self) -> Option<usize> {
-        match self {
-            Self::NoSampler => None,
-            Self::AfterSampler { index, .. } | Self::Order { index, .. } => Some(*index),
-        }
-    }
-}
-
 /// Why no chain was opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
@@ -152,41 +62,24 @@ pub enum OpenError {
     Fault(#[from] Fault),
 }
 
-/// Checks that stages make a chain: token processors, then logits processors,
-/// then exactly one sampler.
-///
-/// # Errors
-/// The first stage that stands in the wrong place, or the missing sampler.
-pub fn check_chain(stages: &[StageRef]) -> Result<(), ChainError> {
-    let stages: Vec<_> = stages
-        .iter()
-        .map(|stage| (stage.plugin.name.as_str(), stage.plugin.kind))
-        .collect();
-    check_kinds(&stages)
+/// What opening the chains of one request may take, however many prompts it has.
+#[derive(Clone, Copy, Debug)]
+pub struct OpeningBudget {
+    /// Left to its guests.
+    guests: Duration,
+    /// Left to wait for room.
+    wait: Duration,
+    /// When everything has to be open.
+    end: Instant,
 }
 
-fn check_kinds(stages: &[(&str, Kind)]) -> Result<(), ChainError> {
-    for (i, pair) in stages.windows(2).enumerate() {
-        let [(before, before_kind), (stage, stage_kind)] = *pair else {
-            continue;
-        };
-        if before_kind == Kind::Sampler {
-            return Err(ChainError::AfterSampler {
-                index: i,
-                sampler: before.to_owned(),
-            });
-        }
-        if stage_kind < before_kind {
-            return Err(ChainError::Order {
-                index: i + 1,
-                stage: stage.to_owned(),
-                before: before.to_owned(),
-            });
-        }
-    }
-    match stages.last() {
-        Some((_, Kind::Sampler)) => Ok(()),
-        _ => Err(ChainError::NoSampler),
+impl OpeningBudget {
+    /// Waits for room, until when it is told.
+    fn wait<T>(&mut self, wait: impl FnOnce(Instant) -> T) -> T {
+        let started = Instant::now();
+        let waited = wait((started + self.wait).min(self.end));
+        self.wait = self.wait.saturating_sub(started.elapsed());
+        waited
     }
 }
 
@@ -195,25 +88,60 @@ struct Opening<'a> {
     vocabulary: &'a Arc<Vocabulary>,
     /// The parameters are those of the stage in turn.
     info: types::SequenceInfo,
+    presence: Presence,
     /// For everything that the guests of the request do until they are open.
     total: Deadline,
 }
 
 impl Runtime {
-    /// Opens a chain for each choice of a request: one instance for each
-    /// stage, one sequence in it for each choice; where faults are skipped, one
-    /// instance for each choice. Runs guest code: call it on a thread with
-    /// [`STACK_BYTES`](super::STACK_BYTES) of stack.
+    /// What the guests of a request may take until it is open.
+    fn opening_limit(&self) -> Duration {
+        self.limits().prepare + self.limits().open
+    }
+
+    /// For a request whose chains have to be open at `end`.
+    pub fn opening_budget(&self, end: Instant) -> OpeningBudget {
+        OpeningBudget {
+            guests: self.opening_limit(),
+            wait: self.limits().wait,
+            end,
+        }
+    }
+
+    /// The same as [`open_within`](Self::open_within) for a request of one prompt
+    /// that nobody waits for.
     ///
     /// # Errors
-    /// When the stages make no chain, a plugin refuses its parameters or
-    /// fails, or there is no room for more instances.
+    /// As there.
     pub fn open(
         self: &Arc<Self>,
         vocabulary: &Arc<Vocabulary>,
         stages: &[StageRef],
         info: &SequenceInfo,
         choices: Choices,
+    ) -> Result<Vec<OpenChain>, OpenError> {
+        // As long as all that may come before it.
+        let longest = self.limits().wait + self.opening_limit() * (MAX_OPENING + 1);
+        let mut budget = self.opening_budget(Instant::now() + longest);
+        self.open_within(vocabulary, stages, info, choices, &mut budget)
+    }
+
+    /// Opens a chain for each choice of a prompt: one instance for each
+    /// stage, one sequence in it for each choice; where faults are skipped, one
+    /// instance for each choice. Runs guest code: call it on a thread with
+    /// [`STACK_BYTES`](super::STACK_BYTES) of stack. What the guests take goes
+    /// from the budget.
+    ///
+    /// # Errors
+    /// When the stages make no chain, a plugin refuses its parameters or
+    /// fails, or there is no room for more instances.
+    pub fn open_within(
+        self: &Arc<Self>,
+        vocabulary: &Arc<Vocabulary>,
+        stages: &[StageRef],
+        info: &SequenceInfo,
+        choices: Choices,
+        budget: &mut OpeningBudget,
     ) -> Result<Vec<OpenChain>, OpenError> {
         check_chain(stages)?;
         for stage in stages {
@@ -222,23 +150,8 @@ impl Runtime {
                 return Err(OpenError::Disabled { stage, message });
             }
         }
-        // Strangers' guests take their turn: beside the decoder there is no
-        // room for many that work for seconds.
-        let _turn = if stages.iter().all(|stage| stage.plugin.builtin) {
-            None
-        } else {
-            Some(self.turn().ok_or_else(|| OpenError::Full {
-                message: format!("{MAX_OPENING} requests with uploaded plugins are opening"),
-            })?)
-        };
-        let permits = self
-            .reserve(n_instances(stages, choices.n as usize) as u32)
-            .ok_or_else(|| OpenError::Full {
-                message: format!(
-                    "all {} plugin instances are in use",
-                    self.limits().max_instances
-                ),
-            })?;
+        let places = budget.wait(|end| self.places(stages, choices.n as usize, end))?;
+        let names = stage_names(stages);
         let mut opening = Opening {
             vocabulary,
             info: types::SequenceInfo {
@@ -247,15 +160,27 @@ impl Runtime {
                 max_tokens: info.max_tokens,
                 end_ids: info.end_ids.clone(),
             },
-            total: Deadline::after(self.limits().prepare + self.limits().open),
+            presence: Presence::default(),
+            total: Deadline::after(Duration::ZERO),
         };
-        let mut chains: Vec<Vec<Stage>> = (0..choices.n).map(|_| Vec::new()).collect();
-        let names = names(stages);
-        let mut permits = permits.into_iter();
-        for (stage, name) in stages.iter().zip(&names) {
-            opening.info.params = Value::Object(stage.params.clone()).to_string();
-            self.open_stage(stage, name, &mut permits, &opening, &mut chains)?;
-        }
+        let chains = loop {
+            let n_freed = self.pool().n_freed();
+            let opened = self.open_in_turn(stages, &names, &places, choices, &mut opening, budget);
+            match opened {
+                Ok(chains) => break chains,
+                // Memory comes back with instances that end, as places do. If there
+                // is none, the request needs more than there is.
+                Err(OpenError::Fault(fault))
+                    if fault.kind == kind::NO_ROOM && self.memory_bytes() > 0 =>
+                {
+                    if !budget.wait(|end| self.pool().wait_for_another(n_freed, end)) {
+                        let message = fault.to_string();
+                        return Err(OpenError::Full { message });
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        };
         let report = || {
             let plugins = stages.iter().map(|stage| Arc::clone(&stage.plugin));
             Report::new(names.iter().cloned().zip(plugins), choices.explain)
@@ -279,6 +204,7 @@ impl Runtime {
                     },
                     patience: may_be_late.then_some(self.limits().patience),
                     spent: Duration::ZERO,
+                    waited: Duration::ZERO,
                     sampled: Duration::ZERO,
                     tokens: keeps_tokens.then(Vec::new),
                     seed: choices.seed,
@@ -287,9 +213,91 @@ impl Runtime {
                     bits: vec![0; n_words],
                     report: Arc::new(report()),
                     skipped: Vec::new(),
+                    presence: Some(Arc::clone(&opening.presence)),
                 })
             })
             .collect())
+    }
+
+    /// Places for the instances of each stage, once there are any. Those of single
+    /// plugins come first: who waits for these keeps nobody else from anything.
+    fn places(
+        &self,
+        stages: &[StageRef],
+        n: usize,
+        end: Instant,
+    ) -> Result<Vec<Vec<Place>>, OpenError> {
+        // In one order: no two requests wait for each other.
+        let mut rooms: BTreeMap<&str, (&Room, usize)> = BTreeMap::new();
+        for stage in stages {
+            if let Some(room) = &stage.plugin.record.room {
+                let (_, count) = rooms.entry(&stage.plugin.name).or_insert((room, 0));
+                *count += n / n_sharing(stage, n);
+            }
+        }
+        let mut own: BTreeMap<&str, Vec<Permit>> = BTreeMap::new();
+        for (name, (room, count)) in rooms {
+            let permits = room.instances.reserve(count as u32, end);
+            let permits = permits.ok_or_else(|| OpenError::Full {
+                message: format!(
+                    "all {} instances that `{name}` may have are in use",
+                    room.instances.most()
+                ),
+            })?;
+            own.insert(name, permits);
+        }
+        let all = self.pool().reserve(n_instances(stages, n) as u32, end);
+        let mut all = all.ok_or_else(|| OpenError::Full {
+            message: format!("all {} plugin instances are in use", self.pool().most()),
+        })?;
+        let mut place = |name: &str| -> Place {
+            let own = own.get_mut(name).and_then(Vec::pop);
+            Arc::new([all.pop(), own])
+        };
+        let of = |stage: &StageRef| {
+            let n_instances = n / n_sharing(stage, n);
+            (0..n_instances)
+                .map(|_| place(&stage.plugin.name))
+                .collect()
+        };
+        Ok(stages.iter().map(of).collect())
+    }
+
+    /// Opens the stages of each choice, in turn with other requests if guests of
+    /// strangers are among them: beside the decoder there is no room for many that
+    /// work for seconds.
+    fn open_in_turn(
+        self: &Arc<Self>,
+        stages: &[StageRef],
+        names: &[String],
+        places: &[Vec<Place>],
+        choices: Choices,
+        opening: &mut Opening<'_>,
+        budget: &mut OpeningBudget,
+    ) -> Result<Vec<Vec<Stage>>, OpenError> {
+        let _turn = if stages.iter().all(|stage| stage.plugin.builtin) {
+            None
+        } else {
+            Some(self.turn(budget.end).ok_or_else(|| OpenError::Full {
+                message: format!("{MAX_OPENING} requests with uploaded plugins are opening"),
+            })?)
+        };
+        let started = Instant::now();
+        // The limit is the whole one: with little left of it a guest is not to blame.
+        let end = budget.end.min(started + budget.guests);
+        opening.total = Deadline::after(self.opening_limit()).no_later_than(end);
+        let mut chains: Vec<Vec<Stage>> = (0..choices.n).map(|_| Vec::new()).collect();
+        let opened =
+            stages
+                .iter()
+                .zip(names)
+                .zip(places)
+                .try_for_each(|((stage, name), places)| {
+                    opening.info.params = Value::Object(stage.params.clone()).to_string();
+                    self.open_stage(stage, name, places, opening, &mut chains)
+                });
+        budget.guests = budget.guests.saturating_sub(started.elapsed());
+        opened.map(|()| chains)
     }
 
     /// Makes the instances of a stage and opens a sequence for each chain.
@@ -297,7 +305,7 @@ impl Runtime {
         self: &Arc<Self>,
         stage: &StageRef,
         name: &str,
-        permits: &mut impl Iterator<Item = Permit>,
+        places: &[Place],
         opening: &Opening<'_>,
         chains: &mut [Vec<Stage>],
     ) -> Result<(), OpenError> {
@@ -308,13 +316,11 @@ impl Runtime {
             on_fault: stage.on_fault,
             vocabulary: Arc::clone(opening.vocabulary),
             info: opening.info.clone(),
+            wanted: Arc::downgrade(&opening.presence),
         });
         let n_sharing = n_sharing(stage, chains.len());
-        let n_instances = chains.len() / n_sharing;
-        let mut own = source.own_permits(n_instances as u32, self.limits().wait)?;
-        for (chains, permit) in chains.chunks_mut(n_sharing).zip(permits) {
-            let place: Place = Arc::new([Some(permit), own.pop()]);
-            let opened = source.open(&place, chains.len(), opening.total);
+        for (chains, place) in chains.chunks_mut(n_sharing).zip(places) {
+            let opened = source.open(place, chains.len(), opening.total);
             if let Err(OpenError::Fault(fault)) = &opened {
                 stage.plugin.failed(fault, self.limits().breaker);
             }
@@ -325,7 +331,7 @@ impl Runtime {
                     Arc::clone(&source),
                     Arc::clone(&instance),
                     sequence,
-                    Arc::clone(&place),
+                    Arc::clone(place),
                 ));
             }
         }
@@ -342,6 +348,8 @@ pub(super) struct Source {
     pub(super) on_fault: OnFault,
     vocabulary: Arc<Vocabulary>,
     info: types::SequenceInfo,
+    /// The presence of the request.
+    wanted: Weak<()>,
 }
 
 impl Source {
@@ -352,13 +360,17 @@ impl Source {
         n: usize,
         total: Deadline,
     ) -> Result<(Instance, Vec<ResourceAny>), OpenError> {
-        let vocabulary = Some(Arc::clone(&self.vocabulary));
-        let linked = &self.plugin.linked;
-        let place = Arc::clone(place);
-        let own = Some(Arc::clone(&self.plugin.record.memory));
-        let runtime = &self.runtime;
         let mut instance = Instance::new(
-            runtime, linked, &self.name, vocabulary, own, place, total,
+            &self.runtime,
+            &self.plugin.linked,
+            &self.name,
+            Some(Arc::clone(&self.vocabulary)),
+            Belonging {
+                budgets: self.plugin.record.budgets(),
+                place: Arc::clone(place),
+                wanted: Some(Weak::clone(&self.wanted)),
+            },
+            total,
         )
         .map_err(|error| match error {
             InstanceError::Full(message) => OpenError::Full { message },
@@ -369,22 +381,6 @@ impl Source {
             self.plugin.record.write(line);
         }
         Ok((instance, opened?))
-    }
-
-    /// Room for `n` instances more of an uploaded plugin; others need none.
-    fn own_permits(&self, n: u32, patience: Duration) -> Result<Vec<Permit>, OpenError> {
-        if self.plugin.builtin {
-            return Ok(Vec::new());
-        }
-        let most = self.runtime.limits().max_instances_of_one;
-        let pool = &self.plugin.record.pool;
-        pool.reserve(n, most, patience)
-            .ok_or_else(|| OpenError::Full {
-                message: format!(
-                    "all {most} instances that `{}` may have are in use",
-                    self.name
-                ),
-            })
     }
 
     fn open_in(
@@ -435,66 +431,5 @@ fn refused(stage: &str, error: types::OpenError) -> OpenError {
         types::OpenError::Failed(message) => {
             OpenError::Fault(fault(stage, kind::OPEN, shorten(message)))
         }
-    }
-}
-
-/// The stages' names: the plugins', with `#k` at the k-th repetition.
-fn names(stages: &[StageRef]) -> Vec<String> {
-    let mut n_seen: HashMap<&str, u32> = HashMap::new();
-    stages
-        .iter()
-        .map(|stage| {
-            let name = stage.plugin.name.as_str();
-            let k = n_seen.entry(name).or_default();
-            *k += 1;
-            match *k - 1 {
-                0 => name.to_owned(),
-                k => format!("{name}#{k}"),
-            }
-        })
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use Kind::{LogitsProcessor, Sampler, TokenProcessor};
-
-    #[test]
-    fn a_chain_ends_in_its_only_sampler() {
-        assert_eq!(check_kinds(&[("s", Sampler)]), Ok(()));
-        assert_eq!(
-            check_kinds(&[
-                ("a", TokenProcessor),
-                ("a", TokenProcessor),
-                ("b", LogitsProcessor),
-                ("s", Sampler)
-            ]),
-            Ok(())
-        );
-        assert_eq!(check_kinds(&[]), Err(ChainError::NoSampler));
-        assert_eq!(
-            check_kinds(&[("a", TokenProcessor)]),
-            Err(ChainError::NoSampler)
-        );
-        let error = check_kinds(&[("s", Sampler), ("t", Sampler)]).map_err(|e| e.index());
-        assert_eq!(error, Err(Some(0)));
-    }
-
-    #[test]
-    fn token_processors_come_first() {
-        let error = check_kinds(&[
-            ("b", LogitsProcessor),
-            ("a", TokenProcessor),
-            ("s", Sampler),
-        ]);
-        assert_eq!(
-            error,
-            Err(ChainError::Order {
-                index: 1,
-                stage: "a".to_owned(),
-                before: "b".to_owned()
-            })
-        );
     }
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::fault::kind;
 use super::memory::MemoryBudget;
-use super::pool::Pool;
+use super::pool::Room;
 use crate::engine::Fault;
 
 /// Most messages that are kept.
@@ -47,10 +47,11 @@ impl Default for Breaker {
 pub(super) struct Record {
     messages: Mutex<VecDeque<(SystemTime, LogLine)>>,
     faults: Mutex<Faults>,
-    /// The instances there are.
-    pub(super) pool: Arc<Pool>,
-    /// What they have taken.
+    /// What its instances have taken.
     pub(super) memory: Arc<MemoryBudget>,
+    /// What they share with others of its name; those of a plugin that came with
+    /// the server take what there is.
+    pub(super) room: Option<Room>,
     work: [AtomicU64; 3],
 }
 
@@ -74,15 +75,21 @@ struct Faults {
 }
 
 impl Record {
-    /// Of a plugin whose instances may take `memory_bytes` together.
-    pub(super) fn new(memory_bytes: usize) -> Self {
+    /// Of a plugin that has done nothing yet.
+    pub(super) fn new(room: Option<Room>) -> Self {
         Self {
             messages: Mutex::default(),
             faults: Mutex::default(),
-            pool: Arc::default(),
-            memory: Arc::new(MemoryBudget::new(memory_bytes)),
+            memory: Arc::new(MemoryBudget::new(usize::MAX)),
+            room,
             work: Default::default(),
         }
+    }
+
+    /// What the memory of an instance counts for.
+    pub(super) fn budgets(&self) -> Vec<Arc<MemoryBudget>> {
+        let shared = self.room.iter().map(|room| &room.memory);
+        shared.chain([&self.memory]).cloned().collect()
     }
 
     /// Adds what a stage has done.
@@ -187,7 +194,7 @@ mod tests {
 
     #[test]
     fn too_many_faults_in_a_window_disable_until_enabled() {
-        let record = Record::new(0);
+        let record = Record::new(None);
         let start = Instant::now();
         for second in [0, 4, 11] {
             let now = start + Duration::from_secs(second);
@@ -210,7 +217,7 @@ mod tests {
 
     #[test]
     fn what_a_request_can_bring_about_counts_for_nothing() {
-        let record = Record::new(0);
+        let record = Record::new(None);
         let never = Breaker {
             faults: 0,
             ..BREAKER
@@ -228,7 +235,7 @@ mod tests {
 
     #[test]
     fn the_last_messages_are_kept() {
-        let record = Record::new(0);
+        let record = Record::new(None);
         for i in 0..60 {
             record.write(LogLine {
                 level: "info",

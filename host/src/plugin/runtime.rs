@@ -2,9 +2,8 @@
 //! and what each kind of plugin may import.
 
 use std::borrow::Cow;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use wasmtime::component::{Component, HasSelf, Linker};
 use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
@@ -12,7 +11,7 @@ use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConf
 use super::bindings::{logits_plugin::LogitsPlugin, sampler::SamplerPlugin, token::TokenPlugin};
 use super::loaded::Kind;
 use super::memory::MemoryBudget;
-use super::pool::{Permit, Pool};
+use super::pool::{Permit, Pool, Room, Rooms};
 use super::record::Breaker;
 use super::state::HostState;
 use super::wasi;
@@ -30,8 +29,8 @@ const MAX_WASM_STACK_BYTES: usize = 1 << 20;
 /// is 1 MiB, and no interrupt reaches a host call that copies.
 const HOST_CALL_BYTES: usize = 8 << 20;
 
-/// Deadlines are counted in ticks of this length; shorter ones cost more
-/// wake-ups than they are worth beside the shortest deadline of 50 ms.
+/// How often a guest that runs is asked whether it may go on; more often costs
+/// more wake-ups than it is worth beside the shortest deadline of 50 ms.
 const TICK: Duration = Duration::from_millis(5);
 
 /// Core instances of one component: a Python guest has 14.
@@ -46,20 +45,23 @@ pub(super) const MAX_TABLE_ELEMENTS: usize = 65_536;
 /// Requests with uploaded plugins that may wait for their turn to open; each
 /// holds a thread meanwhile.
 pub(super) const MAX_OPENING: u32 = 64;
+/// Requests that may wait for the instances of one uploaded plugin, likewise.
+const MAX_WAITING_FOR_ONE: u32 = 16;
 
 /// What plugins may take.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Instances alive at once: one for each stage of each running request, or
     /// of each choice where faults are skipped.
-    /// Default 512: 128 requests with a chain of four. Each reserves 8 GiB
+    /// Default 512: 128 requests with a chain of four. Each reserves 16 GiB
     /// of address space, which costs nothing until it is used.
     pub max_instances: u32,
-    /// Instances alive at once of one uploaded plugin. Default 256, half of
-    /// all: nobody's plugin can take the room of everybody's.
+    /// Instances alive at once of uploaded plugins of one name. Default 256, half
+    /// of all: nobody's plugin can take the room of everybody's.
     pub max_instances_of_one: u32,
-    /// How long a request waits for room. Default 2 s: sequences end all the
-    /// time, and a client that is sent away comes back at once.
+    /// How long a request waits for instances and their memory. Default 2 s:
+    /// sequences end all the time, and a client that is sent away comes back at
+    /// once.
     pub wait: Duration,
     /// Deadline of one position's `plan` calls together, and again of its
     /// `process` and `sample` calls. Default 50 ms: it counts wall time, and
@@ -84,8 +86,8 @@ pub struct Limits {
     /// Memory of one instance. Default 256 MiB: a grammar over 262,144 tokens
     /// needs 152.
     pub memory_bytes: usize,
-    /// Memory of all instances together, of which one uploaded plugin's get
-    /// half at most. Default 4 GiB.
+    /// Memory of all instances together, of which those of uploaded plugins of
+    /// one name get half at most. Default 4 GiB.
     pub total_memory_bytes: usize,
     /// Size of an upload. Default 64 MiB: a Python plugin has 18.
     pub upload_bytes: usize,
@@ -139,9 +141,9 @@ pub struct Runtime {
     linkers: Linkers,
     memory: Arc<MemoryBudget>,
     pool: Arc<Pool>,
-    /// Held while a chain with uploaded plugins opens.
-    opening: Mutex<()>,
-    n_opening: AtomicU32,
+    rooms: Rooms,
+    /// One permit: that of the request with uploaded plugins that opens.
+    turn: Arc<Pool>,
 }
 
 struct Linkers {
@@ -177,9 +179,9 @@ impl Runtime {
             engine,
             linkers,
             memory: Arc::new(MemoryBudget::new(limits.total_memory_bytes)),
-            pool: Arc::default(),
-            opening: Mutex::new(()),
-            n_opening: AtomicU32::new(0),
+            pool: Arc::new(Pool::new(limits.max_instances, u32::MAX)),
+            rooms: Rooms::default(),
+            turn: Arc::new(Pool::new(1, MAX_OPENING)),
             limits,
         }))
     }
@@ -216,54 +218,27 @@ impl Runtime {
         &self.memory
     }
 
-    /// Waits for the turn to open guests of strangers, or gives up at once when
-    /// too many wait already.
-    pub(super) fn turn(&self) -> Option<Turn<'_>> {
-        let place = Place::take(&self.n_opening)?;
-        let lock = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(Turn {
-            _lock: lock,
-            _place: place,
+    /// Room for the instances of all plugins.
+    pub(super) fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// What the uploaded plugins of this name share.
+    pub(super) fn room(&self, name: &str) -> Room {
+        let limits = self.limits();
+        self.rooms.of(name, || {
+            // Half, so that one plugin cannot take everybody's.
+            let memory = MemoryBudget::new(limits.total_memory_bytes / 2);
+            let instances = Pool::new(limits.max_instances_of_one, MAX_WAITING_FOR_ONE);
+            (instances, memory)
         })
     }
 
-    /// Room for `n` instances; waits for it no longer than a request may.
-    pub(super) fn reserve(&self, n: u32) -> Option<Vec<Permit>> {
-        let limits = self.limits();
-        self.pool.reserve(n, limits.max_instances, limits.wait)
+    /// Waits for the turn to open guests of strangers until `end`, or gives up at
+    /// once when too many wait already.
+    pub(super) fn turn(&self, end: Instant) -> Option<Vec<Permit>> {
+        self.turn.reserve(1, end)
     }
-}
-
-/// The turn to open, given on when dropped.
-pub(super) struct Turn<'a> {
-    _lock: MutexGuard<'a, ()>,
-    _place: Place<'a>,
-}
-
-/// A place among those that open or wait.
-struct Place<'a>(&'a AtomicU32);
-
-impl<'a> Place<'a> {
-    fn take(taken: &'a AtomicU32) -> Option<Self> {
-        taken
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| {
-                (n < MAX_OPENING).then_some(n + 1)
-            })
-            .ok()?;
-        Some(Self(taken))
-    }
-}
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// How many ticks from now a call that may last `limit` is over. One more
-/// than the limit holds, since the running tick counts as a whole one.
-pub(super) fn ticks(limit: Duration) -> u64 {
-    limit.as_nanos().div_ceil(TICK.as_nanos()) as u64 + 1
 }
 
 pub(super) fn host_call_bytes() -> usize {
@@ -287,12 +262,12 @@ fn compile_settings() -> Config {
 fn pool(limits: &Limits) -> PoolingAllocationConfig {
     let n = limits.max_instances;
     let mut pool = PoolingAllocationConfig::new();
-    // Room per instance as known components need it on average: a Rust guest
-    // takes 3 core instances, JavaScript 3, Python 14.
+    // As much for each instance as a component may have: what one takes beyond an
+    // average others would lack. It is address space, and no memory until used.
     pool.total_component_instances(n)
-        .total_core_instances(n.saturating_mul(16))
-        .total_memories(n.saturating_mul(2))
-        .total_tables(n.saturating_mul(4))
+        .total_core_instances(n.saturating_mul(MAX_CORE_INSTANCES))
+        .total_memories(n.saturating_mul(MAX_MEMORIES))
+        .total_tables(n.saturating_mul(MAX_TABLES))
         .max_core_instances_per_component(MAX_CORE_INSTANCES)
         .max_memories_per_component(MAX_MEMORIES)
         .max_tables_per_component(MAX_TABLES)
@@ -332,17 +307,5 @@ impl Linkers {
             logits,
             sampler,
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_deadline_is_never_shorter_than_asked() {
-        assert_eq!(ticks(Duration::from_millis(50)), 11);
-        assert_eq!(ticks(Duration::from_millis(51)), 12);
-        assert_eq!(ticks(Duration::ZERO), 1);
     }
 }

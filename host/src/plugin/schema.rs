@@ -4,7 +4,7 @@
 use jsonschema::{Draft, PatternOptions, Validator};
 use serde_json::Value;
 
-use super::instance::shorten;
+use super::fault::shorten;
 use super::loaded::ParamsError;
 
 const MAX_SCHEMA_BYTES: usize = 64 * 1024;

@@ -12,9 +12,9 @@ use wasmtime::component::{Component, ComponentNamedList, Instance, Lift, WasmLis
 use wasmtime_wizer::{ComponentInstanceState, Wizer};
 
 use super::deadline::Deadline;
-use super::instance::new_store;
+use super::instance::{arm, new_store};
 use super::loaded::Kind;
-use super::runtime::{Runtime, ticks};
+use super::runtime::Runtime;
 use super::state::HostState;
 use super::vocabulary::Vocabulary;
 
@@ -42,14 +42,14 @@ pub(super) fn take(
         runtime,
         "snapshot",
         Some(Arc::clone(vocabulary)),
-        None,
+        Vec::new(),
         Deadline::after(runtime.limits().open),
     );
     let instance = runtime
         .linker(kind, &instrumented)?
         .instantiate(&mut store, &instrumented)?;
     store.data_mut().phase = Phase::Prepare;
-    store.set_epoch_deadline(ticks(limit));
+    arm(&mut store, Deadline::after(limit));
     call::<()>(&mut store, &instance, PLUGIN, "prepare")?;
     // The whole memory passes through one call.
     store.set_hostcall_fuel(usize::MAX);

@@ -2,7 +2,7 @@
 //! and did.
 
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use wasmtime::component::ResourceAny;
 
@@ -12,10 +12,11 @@ use super::edits::{Edits, PASSES, raise_banned};
 use super::fault::{fault, kind};
 use super::instance::Instance;
 use super::loaded::Kind;
-use super::open::{OnFault, Source};
+use super::open::Source;
 use super::pool::Place;
 use super::record::LogLine;
 use super::report::{Did, Effect};
+use super::stages::OnFault;
 use crate::engine::{Fault, TokenId};
 use sluice_contract::chance::{Chance, lane};
 use sluice_contract::phase::Decision;
@@ -34,6 +35,8 @@ pub(super) struct Stage {
     sequence: ResourceAny,
     /// The instance's, kept for the next one.
     place: Place,
+    /// Taken by the chain after each call.
+    waited: Duration,
     /// Accepted tokens that the stage has not been told of.
     pub(super) pending: Vec<TokenId>,
     /// Made at this position.
@@ -66,6 +69,7 @@ impl Stage {
             instance: Some(instance),
             sequence,
             place,
+            waited: Duration::ZERO,
             pending: Vec::new(),
             edits: Edits::default(),
             log: Vec::new(),
@@ -80,15 +84,41 @@ impl Stage {
         self.source.plugin.kind
     }
 
-    /// Calls the instance, and takes what it says.
-    pub(super) fn call<T>(
+    /// How long it has waited for other choices' calls of the instance since that
+    /// was taken.
+    pub(super) fn waited(&self) -> Duration {
+        self.waited
+    }
+
+    pub(super) fn take_waited(&mut self) -> Duration {
+        std::mem::take(&mut self.waited)
+    }
+
+    /// Calls the instance, and takes what it says. The choices of a request share
+    /// it and do not pay for each other: the deadline stands still while another
+    /// has it. Where the batch waits for them they wait no longer than their limit,
+    /// though: many processors would wait for one instance.
+    fn call<T>(
         &mut self,
-        call: impl FnOnce(&mut Instance, &mut Self) -> Result<T, Fault>,
+        deadline: Deadline,
+        call: impl FnOnce(&mut Instance, &mut Self, Deadline) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
         let shared = self.instance.clone();
         let shared = shared.ok_or_else(|| self.fault(kind::ENDED, "its instance is gone"))?;
+        let asked = Instant::now();
         let mut instance = lock(&shared, &self.source.name)?;
-        let result = call(&mut instance, self);
+        let waited = asked.elapsed();
+        self.waited += waited;
+        let deadline = deadline.after_waiting(waited);
+        if deadline.has_waited_too_long() && self.source.on_fault != OnFault::Wait {
+            let message = format!(
+                "the other choices of the request kept its instance for longer than the limit of \
+                 {:?}",
+                deadline.limit()
+            );
+            return Err(self.fault(kind::LATE, message));
+        }
+        let result = call(&mut instance, self, deadline);
         self.crossed.add(instance.crossed());
         for line in instance.take_log() {
             self.source.plugin.record.write(line.clone());
@@ -101,14 +131,7 @@ impl Stage {
     }
 
     pub(super) fn plan(&mut self, deadline: Deadline) -> Result<Option<Decision>, Fault> {
-        let asked = Instant::now();
-        self.call(|instance, stage| {
-            // Choices share the instance; those that may be late do not pay
-            // for each other.
-            let deadline = match stage.source.on_fault {
-                OnFault::Wait => deadline.later_by(asked.elapsed()),
-                OnFault::Fail | OnFault::Skip => deadline,
-            };
+        self.call(deadline, |instance, stage, deadline| {
             instance.plan(stage.sequence, &stage.pending, deadline, &mut stage.edits)
         })
     }
@@ -153,7 +176,7 @@ impl Stage {
         chance: Chance,
         deadline: Deadline,
     ) -> Result<Option<Vec<f32>>, Fault> {
-        self.call(|instance, stage| {
+        self.call(deadline, |instance, stage, deadline| {
             let (sequence, pending) = (stage.sequence, &stage.pending);
             instance.process(sequence, pending, row, chance, deadline, &mut stage.edits)
         })
@@ -165,7 +188,7 @@ impl Stage {
         chance: Chance,
         deadline: Deadline,
     ) -> Result<TokenId, Fault> {
-        self.call(|instance, stage| {
+        self.call(deadline, |instance, stage, deadline| {
             instance.sample(stage.sequence, &stage.pending, row, chance, deadline)
         })
     }

@@ -1,11 +1,12 @@
 //! What the host keeps beside one instance: the data of its store.
 
 use std::cell::Cell;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use super::crossed::Crossed;
 use super::edits::Edits;
-use super::fault::{HostFault, kind};
+use super::fault::{HostFault, MAX_MESSAGE_BYTES, kind, shorten};
 use super::memory::MemoryLimiter;
 use super::record::LogLine;
 use super::vocabulary::Vocabulary;
@@ -30,6 +31,11 @@ pub(super) struct HostState {
     pub(super) crossed: Crossed,
     pub(super) log: Log,
     pub(super) memory: MemoryLimiter,
+    /// When the call that runs has to be over.
+    pub(super) end: Instant,
+    /// What the request's choices hold as long as somebody waits for them; none
+    /// outside of requests.
+    pub(super) wanted: Option<Weak<()>>,
 }
 
 impl HostState {
@@ -49,7 +55,15 @@ impl HostState {
             crossed: Crossed::default(),
             log: Log::new(stage),
             memory,
+            end: Instant::now(),
+            wanted: None,
         }
+    }
+
+    /// Whether nobody waits any more for what the instance does.
+    pub(super) fn is_abandoned(&self) -> bool {
+        let wanted = self.wanted.as_ref();
+        wanted.is_some_and(|wanted| wanted.strong_count() == 0)
     }
 
     /// Makes a call of an import that is not allowed now a fault.
@@ -75,8 +89,6 @@ impl HostState {
 const MAX_MESSAGES: u32 = 1_000;
 /// Most messages of one call that are passed on.
 const MAX_CALL_MESSAGES: usize = 20;
-/// Longest message that is kept, in bytes.
-const MAX_MESSAGE_BYTES: usize = 2_000;
 
 /// What the guest wrote to `log`: passed on to the server's own log and to
 /// whoever takes it, and the last error kept for the fault it may explain.
@@ -101,11 +113,8 @@ impl Log {
         }
     }
 
-    pub(super) fn write(&mut self, level: tracing::Level, mut message: String) {
-        if message.len() > MAX_MESSAGE_BYTES {
-            message.truncate(message.floor_char_boundary(MAX_MESSAGE_BYTES));
-            message.push('…');
-        }
+    pub(super) fn write(&mut self, level: tracing::Level, message: String) {
+        let message = shorten(message);
         if level == tracing::Level::ERROR {
             self.last_error = Some(message.clone());
         }

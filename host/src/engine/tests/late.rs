@@ -1,7 +1,13 @@
 //! Plans that outlast the patience of the batch.
 
 use super::*;
-use std::{sync::mpsc as channel, time::Duration};
+use std::{
+    sync::{
+        atomic::{AtomicUsize, Ordering::SeqCst},
+        mpsc as channel,
+    },
+    time::Duration,
+};
 
 /// A chain that a step waits for no longer than this.
 pub(super) struct Late(pub(super) Duration, pub(super) Box<dyn Chain>);
@@ -178,5 +184,103 @@ proptest! {
             prop_assert_eq!(calls.len(), expected.len());
             prop_assert_eq!(calls.concat(), &expected[..expected.len() - 1]);
         }
+    }
+}
+
+/// A plan that waits for its turn, as every plan may.
+struct Counting {
+    running: Arc<AtomicUsize>,
+    most: Arc<AtomicUsize>,
+}
+
+impl Chain for Counting {
+    fn plan(&mut self, _: &[TokenId]) -> Result<Plan, Fault> {
+        let running = self.running.fetch_add(1, SeqCst) + 1;
+        self.most.fetch_max(running, SeqCst);
+        std::thread::sleep(Duration::from_millis(2));
+        self.running.fetch_sub(1, SeqCst);
+        Ok(Plan::Force(vec![5]))
+    }
+    fn finish(&mut self, _: &mut [f32]) -> Result<TokenId, Fault> {
+        unreachable!("every position is forced")
+    }
+    fn patience(&self) -> Option<Duration> {
+        Some(Duration::ZERO)
+    }
+}
+
+fn n_processors() -> usize {
+    std::thread::available_parallelism().unwrap().get()
+}
+
+#[test]
+fn no_more_late_plans_compute_at_once_than_there_are_processors() {
+    let n = n_processors() + 6;
+    let (handle, _) = start(EngineConfig {
+        max_batch: n,
+        max_waiting: n,
+        ..EngineConfig::default()
+    });
+    let (running, most) = <(Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
+    let all: Vec<_> = (0..n)
+        .map(|_| {
+            let (running, most) = (running.clone(), most.clone());
+            submit(&handle, &[4], 4, Box::new(Counting { running, most }))
+        })
+        .collect();
+    for events in all {
+        assert_eq!(read(events), (vec![5; 4], FinishReason::Length));
+    }
+    assert!(most.load(SeqCst) <= n_processors(), "{most:?}");
+}
+
+/// Whoever connects and leaves again piles up nothing behind plans that compute.
+#[test]
+fn one_that_waits_for_its_turn_to_plan_is_closed_when_its_client_leaves() {
+    struct Closing(channel::Sender<()>, Box<dyn Chain>);
+    impl Chain for Closing {
+        fn plan(&mut self, accepted: &[TokenId]) -> Result<Plan, Fault> {
+            self.1.plan(accepted)
+        }
+        fn finish(&mut self, row: &mut [f32]) -> Result<TokenId, Fault> {
+            self.1.finish(row)
+        }
+        fn patience(&self) -> Option<Duration> {
+            self.1.patience()
+        }
+    }
+    impl Drop for Closing {
+        fn drop(&mut self) {
+            let _ = self.0.send(());
+        }
+    }
+    let (handle, _) = start(EngineConfig::default());
+    let computing: Vec<_> = (0..n_processors())
+        .map(|_| {
+            let (gate, chain) = held_up(0);
+            let events = submit(&handle, &[2, 3], 4, chain);
+            gate.reached.recv().unwrap();
+            (gate, events)
+        })
+        .collect();
+    for _ in 0..20 {
+        let (close, closed) = channel::channel();
+        let (gate, chain) = held_up(0);
+        let waiting = submit(&handle, &[5], 4, Box::new(Closing(close, chain)));
+        until_planning(&handle);
+        drop(waiting);
+        closed.recv().unwrap();
+        assert!(gate.reached.try_recv().is_err(), "it was let in");
+    }
+    for (gate, events) in computing {
+        gate.open.send(()).unwrap();
+        assert_eq!(read(events), (expected(&[2, 3], 4), FinishReason::Length));
+    }
+}
+
+/// Waits until the engine has taken everything into the batch.
+fn until_planning(handle: &Handle) {
+    while handle.stats().waiting > 0 {
+        std::thread::yield_now();
     }
 }

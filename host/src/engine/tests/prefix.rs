@@ -283,3 +283,87 @@ proptest! {
         }
     }
 }
+
+/// A list joins the context at once, its logprobs come a step later. In between
+/// the youngest makes room; what its twins left must not stand for the rows whose
+/// logprobs it still waits for.
+#[test]
+fn a_forced_list_that_made_room_keeps_its_logprobs() {
+    let forced = || {
+        Box::new(ScriptedChain::new(|accepted: &[TokenId]| {
+            Ok(match accepted.len() {
+                0 => Plan::Force(vec![7, 8, 9, 7, 8]),
+                _ => Plan::Sample,
+            })
+        }))
+    };
+    // Three hold 21 tokens each at first, and 26 with the list.
+    let handle = start_bounded(EngineConfig {
+        kv_tokens: 70,
+        ..EngineConfig::default()
+    });
+    let prompt = text(6, 20);
+    let options = LogprobOptions {
+        prompt: false,
+        ..RAW
+    };
+    // All of them begin in one step: none plans before all were handed over.
+    let (all_there, wait) = std::sync::mpsc::channel();
+    let first = ScriptedChain::new(move |_: &[TokenId]| {
+        wait.recv().unwrap();
+        Ok(Plan::Sample)
+    });
+    let first = submit(&handle, &[3], 1, Box::new(first));
+    let choices: Vec<_> = (0..3)
+        .map(|_| submit_for_logprobs(&handle, &prompt, 12, forced(), options))
+        .collect();
+    all_there.send(()).unwrap();
+    read(first);
+    let mut expected = [&prompt[..], &[7, 8, 9, 7, 8]].concat();
+    while expected.len() < 32 {
+        expected.push(next(&expected));
+    }
+    for events in choices {
+        let (generated, _, reason) = read_all(events);
+        assert_eq!(reason, FinishReason::Length);
+        let known = prompt.iter().map(|&id| Token { id, logprobs: None });
+        let all: Vec<_> = known.chain(generated).collect();
+        let ids: Vec<_> = all.iter().map(|token| token.id).collect();
+        assert_eq!(ids, expected);
+        check_logprobs_from(20, &all);
+    }
+    assert!(handle.stats().preempted > 0);
+}
+
+/// A prompt that contains what another is generating begins with what there is
+/// of it: that one may take as long as it likes.
+#[test]
+fn nobody_waits_for_what_another_generates() {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    let handle = start_bounded(EngineConfig::default());
+    let prompt = text(3, 20);
+    let planned = Arc::new(AtomicUsize::new(0));
+    let (both_there, wait) = std::sync::mpsc::channel();
+    let count = planned.clone();
+    let writer = ScriptedChain::new(move |accepted: &[TokenId]| {
+        if accepted.is_empty() {
+            wait.recv().unwrap();
+        }
+        count.fetch_add(1, SeqCst);
+        Ok(Plan::Sample)
+    });
+    let written = submit(&handle, &prompt, 200, Box::new(writer));
+    let longer = [prompt.clone(), expected(&prompt, 150)].concat();
+    let begun = Arc::new(AtomicUsize::new(0));
+    let (seen, begins) = (planned.clone(), begun.clone());
+    let reader = ScriptedChain::new(move |_: &[TokenId]| {
+        begins.store(seen.load(SeqCst), SeqCst);
+        Ok(Plan::Sample)
+    });
+    let events = submit(&handle, &longer, 1, Box::new(reader));
+    both_there.send(()).unwrap();
+    assert_eq!(read(events).0, expected(&longer, 1));
+    // It is asked in the step after the one it came in.
+    assert!(begun.load(SeqCst) <= 3, "{begun:?}");
+    assert_eq!(read(written).0, expected(&prompt, 200));
+}
