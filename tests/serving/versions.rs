@@ -103,6 +103,16 @@ async fn a_stream_ends_on_the_version_it_began_with() {
     );
     streamed += &stream.take(usize::MAX).await;
     assert_eq!(streamed, text(&alone));
+    // Counters are of the name, and do not fall when a version goes: a call for
+    // each token above.
+    let counted = async {
+        let line = "sluice_plugin_calls_total{plugin=\"penance-s\"} 1040\n";
+        while !(server.get("/metrics").await.1.as_str()).is_some_and(|all| all.contains(line)) {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    let counted = tokio::time::timeout(std::time::Duration::from_mins(1), counted).await;
+    counted.expect("calls of both versions");
     // What a sequence leaves is dropped beside the decoder, soon.
     #[cfg(target_os = "linux")]
     {

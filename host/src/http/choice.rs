@@ -220,7 +220,7 @@ impl Choice {
     /// call that may be: what comes after it does not count.
     fn push(&mut self, token: Token, update: &mut Update) -> bool {
         let delta = self.text.push(token.id);
-        self.parse(delta.text, false, update);
+        self.parse(&delta.text, false, update);
         if self.showing.logprobs {
             self.unshown.push_back(token);
             self.enter_shown(delta.n_tokens);
@@ -260,13 +260,13 @@ impl Choice {
     }
 
     /// Adds what is text and what calls of further text, which may be the last.
-    fn parse(&mut self, text: String, last: bool, update: &mut Update) {
+    fn parse(&mut self, text: &str, last: bool, update: &mut Update) {
         let Some(tools) = &mut self.showing.tools else {
-            update.text.push_str(&text);
+            update.text.push_str(text);
             return;
         };
         let first = tools.n_calls();
-        let mut parsed = tools.push(&text);
+        let mut parsed = tools.push(text);
         if last {
             let Parsed { text, calls } = tools.finish();
             parsed.text.push_str(&text);
@@ -290,7 +290,7 @@ impl Choice {
         if let Some(token) = end_token.filter(|_| self.showing.end_entry && stopped.is_none()) {
             self.enter(token, &[]);
         }
-        self.parse(delta.text, true, &mut update);
+        self.parse(&delta.text, true, &mut update);
         let called = self.showing.tools.as_ref();
         let called = called.is_some_and(|tools| tools.n_calls() > 0);
         let end = Finish {

@@ -335,6 +335,7 @@ fn load(
     let validator = ParamsSchema::new(&report.params_schema)
         .map_err(|message| UploadError::new(UploadCode::InvalidDescription, message))?;
     let room = (!builtin).then(|| runtime.room(&report.name));
+    let totals = runtime.totals(&report.name);
     Ok(Plugin {
         name: report.name,
         version: report.version,
@@ -349,7 +350,7 @@ fn load(
         linked,
         validator,
         prepared_for,
-        record: Record::new(room),
+        record: Record::new(room, totals),
     })
 }
 

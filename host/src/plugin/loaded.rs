@@ -95,9 +95,14 @@ impl Plugin {
         self.record.n_faults()
     }
 
-    /// What its stages have done, in choices that have ended.
-    pub fn work(&self) -> Work {
-        self.record.work()
+    /// What the stages of all versions of its name have done.
+    pub fn work_of_name(&self) -> Work {
+        self.record.totals().work()
+    }
+
+    /// How often plugins of its name have failed.
+    pub fn n_faults_of_name(&self) -> u64 {
+        self.record.totals().n_faults()
     }
 
     /// Linear memory of the instances that it has now, in bytes, touched or not.

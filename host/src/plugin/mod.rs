@@ -32,6 +32,7 @@ mod inspect;
 mod instance;
 mod loaded;
 mod memory;
+mod named;
 mod open;
 mod pool;
 mod record;

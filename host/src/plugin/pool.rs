@@ -1,7 +1,6 @@
 //! Room for instances: how many there may be, of all plugins and of one.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::memory::MemoryBudget;
@@ -119,41 +118,6 @@ pub(super) struct Room {
     pub(super) memory: Arc<MemoryBudget>,
 }
 
-/// The rooms by name. Whoever removes a plugin and uploads another version finds
-/// the room as full as the instances that are still there make it.
-#[derive(Debug, Default)]
-pub(super) struct Rooms(Mutex<HashMap<String, Known>>);
-
-/// A room, as long as somebody is in it.
-#[derive(Clone, Debug, Default)]
-struct Known {
-    instances: Weak<Pool>,
-    memory: Weak<MemoryBudget>,
-}
-
-impl Rooms {
-    /// The room of a name, or a new one with such a pool and memory.
-    pub(super) fn of(&self, name: &str, new: impl FnOnce() -> (Pool, MemoryBudget)) -> Room {
-        let mut rooms = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        rooms.retain(|_, it| it.instances.strong_count() + it.memory.strong_count() > 0);
-        let known = rooms.get(name).cloned().unwrap_or_default();
-        let (instances, memory) = new();
-        let room = Room {
-            instances: known
-                .instances
-                .upgrade()
-                .unwrap_or_else(|| Arc::new(instances)),
-            memory: known.memory.upgrade().unwrap_or_else(|| Arc::new(memory)),
-        };
-        let known = Known {
-            instances: Arc::downgrade(&room.instances),
-            memory: Arc::downgrade(&room.memory),
-        };
-        rooms.insert(name.to_owned(), known);
-        room
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -200,20 +164,5 @@ mod tests {
         assert!(!pool.wait_for_another(before, soon(0)));
         drop(pool.reserve(1, soon(0)));
         assert!(pool.wait_for_another(before, soon(3_600_000)));
-    }
-
-    #[test]
-    fn a_name_keeps_its_room_as_long_as_anything_is_in_it() {
-        let rooms = Rooms::default();
-        let of = |name| rooms.of(name, || (Pool::new(1, 1), MemoryBudget::new(64)));
-        let permit = of("a").instances.reserve(1, soon(0));
-        assert!(permit.is_some());
-        // Nobody holds the room itself any more.
-        assert!(of("a").instances.reserve(1, soon(0)).is_none());
-        assert!(of("b").instances.reserve(1, soon(0)).is_some());
-        let memory = of("a").memory;
-        drop(permit);
-        assert!(of("a").instances.reserve(1, soon(0)).is_some());
-        assert!(Arc::ptr_eq(&memory, &of("a").memory));
     }
 }

@@ -52,10 +52,34 @@ pub(super) struct Record {
     /// What they share with others of its name; those of a plugin that came with
     /// the server take what there is.
     pub(super) room: Option<Room>,
-    work: [AtomicU64; 3],
+    /// What all plugins of its name have done.
+    totals: Arc<Totals>,
 }
 
-/// What the stages of a plugin have done, in choices that have ended.
+/// What the plugins of a name have done, those of versions that are gone included:
+/// it only grows while there is one.
+#[derive(Debug, Default)]
+pub(super) struct Totals {
+    work: [AtomicU64; 3],
+    faults: AtomicU64,
+}
+
+impl Totals {
+    pub(super) fn work(&self) -> Work {
+        let [calls, edits, nanoseconds] = self.work.each_ref().map(|total| total.load(Relaxed));
+        Work {
+            calls,
+            edits,
+            time: Duration::from_nanos(nanoseconds),
+        }
+    }
+
+    pub(super) fn n_faults(&self) -> u64 {
+        self.faults.load(Relaxed)
+    }
+}
+
+/// What stages of plugins have done, in choices that have ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     /// Positions at which they were asked.
@@ -76,13 +100,13 @@ struct Faults {
 
 impl Record {
     /// Of a plugin that has done nothing yet.
-    pub(super) fn new(room: Option<Room>) -> Self {
+    pub(super) fn new(room: Option<Room>, totals: Arc<Totals>) -> Self {
         Self {
             messages: Mutex::default(),
             faults: Mutex::default(),
             memory: Arc::new(MemoryBudget::new(usize::MAX)),
             room,
-            work: Default::default(),
+            totals,
         }
     }
 
@@ -95,18 +119,13 @@ impl Record {
     /// Adds what a stage has done.
     pub(super) fn add(&self, work: Work) {
         let figures = [work.calls, work.edits, work.time.as_nanos() as u64];
-        for (total, figure) in self.work.iter().zip(figures) {
+        for (total, figure) in self.totals.work.iter().zip(figures) {
             total.fetch_add(figure, Relaxed);
         }
     }
 
-    pub(super) fn work(&self) -> Work {
-        let [calls, edits, nanoseconds] = self.work.each_ref().map(|total| total.load(Relaxed));
-        Work {
-            calls,
-            edits,
-            time: Duration::from_nanos(nanoseconds),
-        }
+    pub(super) fn totals(&self) -> &Totals {
+        &self.totals
     }
 
     pub(super) fn write(&self, line: LogLine) {
@@ -136,6 +155,7 @@ impl Record {
         if INNOCENT.contains(&fault.kind) {
             return;
         }
+        self.totals.faults.fetch_add(1, Relaxed);
         let mut faults = lock(&self.faults);
         faults.total += 1;
         faults.recent.push_back(now);
@@ -194,7 +214,7 @@ mod tests {
 
     #[test]
     fn too_many_faults_in_a_window_disable_until_enabled() {
-        let record = Record::new(None);
+        let record = Record::new(None, Arc::default());
         let start = Instant::now();
         for second in [0, 4, 11] {
             let now = start + Duration::from_secs(second);
@@ -217,7 +237,7 @@ mod tests {
 
     #[test]
     fn what_a_request_can_bring_about_counts_for_nothing() {
-        let record = Record::new(None);
+        let record = Record::new(None, Arc::default());
         let never = Breaker {
             faults: 0,
             ..BREAKER
@@ -235,7 +255,7 @@ mod tests {
 
     #[test]
     fn the_last_messages_are_kept() {
-        let record = Record::new(None);
+        let record = Record::new(None, Arc::default());
         for i in 0..60 {
             record.write(LogLine {
                 level: "info",

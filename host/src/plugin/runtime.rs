@@ -11,8 +11,9 @@ use wasmtime::{Config, Engine, InstanceAllocationStrategy, PoolingAllocationConf
 use super::bindings::{logits_plugin::LogitsPlugin, sampler::SamplerPlugin, token::TokenPlugin};
 use super::loaded::Kind;
 use super::memory::MemoryBudget;
-use super::pool::{Permit, Pool, Room, Rooms};
-use super::record::Breaker;
+use super::named::Named;
+use super::pool::{Permit, Pool, Room};
+use super::record::{Breaker, Totals};
 use super::state::HostState;
 use super::wasi;
 
@@ -141,7 +142,11 @@ pub struct Runtime {
     linkers: Linkers,
     memory: Arc<MemoryBudget>,
     pool: Arc<Pool>,
-    rooms: Rooms,
+    /// Of each name of uploaded plugins.
+    instances_of_one: Named<Pool>,
+    memory_of_one: Named<MemoryBudget>,
+    /// What the plugins of each name have done.
+    totals: Named<Totals>,
     /// One permit: that of the request with uploaded plugins that opens.
     turn: Arc<Pool>,
 }
@@ -180,7 +185,9 @@ impl Runtime {
             linkers,
             memory: Arc::new(MemoryBudget::new(limits.total_memory_bytes)),
             pool: Arc::new(Pool::new(limits.max_instances, u32::MAX)),
-            rooms: Rooms::default(),
+            instances_of_one: Named::default(),
+            memory_of_one: Named::default(),
+            totals: Named::default(),
             turn: Arc::new(Pool::new(1, MAX_OPENING)),
             limits,
         }))
@@ -226,12 +233,20 @@ impl Runtime {
     /// What the uploaded plugins of this name share.
     pub(super) fn room(&self, name: &str) -> Room {
         let limits = self.limits();
-        self.rooms.of(name, || {
+        Room {
+            instances: self.instances_of_one.of(name, || {
+                Pool::new(limits.max_instances_of_one, MAX_WAITING_FOR_ONE)
+            }),
             // Half, so that one plugin cannot take everybody's.
-            let memory = MemoryBudget::new(limits.total_memory_bytes / 2);
-            let instances = Pool::new(limits.max_instances_of_one, MAX_WAITING_FOR_ONE);
-            (instances, memory)
-        })
+            memory: self
+                .memory_of_one
+                .of(name, || MemoryBudget::new(limits.total_memory_bytes / 2)),
+        }
+    }
+
+    /// Where the plugins of this name count what they have done.
+    pub(super) fn totals(&self, name: &str) -> Arc<Totals> {
+        self.totals.of(name, Totals::default)
     }
 
     /// Waits for the turn to open guests of strangers until `end`, or gives up at

@@ -218,11 +218,12 @@ struct OfPlugin {
 
 impl OfPlugin {
     fn add(&mut self, plugin: &plugin::Plugin) {
-        let work = plugin.work();
-        self.calls += work.calls;
-        self.edits += work.edits;
-        self.seconds += work.time.as_secs_f64();
-        self.faults += plugin.n_faults();
+        // Of all of them, those that are gone included, or counters would fall.
+        let work = plugin.work_of_name();
+        self.calls = work.calls;
+        self.edits = work.edits;
+        self.seconds = work.time.as_secs_f64();
+        self.faults = plugin.n_faults_of_name();
         self.disabled += i64::from(plugin.disabled().is_some());
         self.memory_bytes += plugin.memory_bytes() as i64;
     }
