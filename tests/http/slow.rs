@@ -33,7 +33,7 @@ fn endless(slow_reader: Duration) -> Server {
 }
 
 /// Asks for an endless stream over a connection that holds little, and reads
-/// nothing.
+/// nothing. The engine is at work on it then.
 async fn ask(server: &Server) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
@@ -44,7 +44,14 @@ async fn ask(server: &Server) -> TcpStream {
         "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
+    let before = server.service.engine.stats().steps;
     connection.write_all(head.as_bytes()).await.unwrap();
+    let begun = async {
+        while server.service.engine.stats().steps == before {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, begun).await.unwrap();
     connection
 }
 

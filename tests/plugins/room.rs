@@ -129,6 +129,7 @@ fn the_prompts_of_a_request_open_in_one_budget() {
             &stages,
             &info(),
             ONE,
+            &mut runtime.reserve(&stages, 1, 1, budget).unwrap(),
             budget,
         ) {
             Err(OpenError::Fault(fault)) => fault.kind,
@@ -325,6 +326,44 @@ fn a_plugin_whose_instances_are_in_use_holds_up_no_other() {
             }
             drop(held);
             assert!(waiting.join().unwrap());
+        });
+    });
+}
+
+/// Who waits for the instances of one plugin has none of another meanwhile.
+#[test]
+fn an_exhausted_plugin_keeps_only_its_own_requests_waiting() {
+    on_guest_thread(|| {
+        let runtime = Runtime::new(Limits {
+            max_instances: 16,
+            max_instances_of_one: 2,
+            wait: Duration::from_mins(10),
+            ..limits()
+        })
+        .unwrap();
+        let registry = Registry::new(Arc::clone(&runtime), compiler());
+        let stage_of = |name: &str, params: Value| {
+            let plugin = registry.upload(&component(name)).unwrap().plugin;
+            StageRef::new(plugin, params.as_object().unwrap().clone())
+        };
+        let (counter, sampler) = (
+            stage_of("counter", json!({})),
+            stage_of("sampler", json!({})),
+        );
+        let force = stage_of("force-sampler", json!({"ids": [3]}));
+        let open = |stages: &[StageRef]| runtime.open(&vocabulary(), stages, &info(), ONE);
+        let samplers = [0; 2].map(|_| open(std::slice::from_ref(&sampler)).unwrap());
+        std::thread::scope(|scope| {
+            let waits = std::thread::Builder::new().stack_size(STACK_BYTES);
+            let stages = [counter.clone(), sampler.clone()];
+            let open = &open;
+            let waits = waits.spawn_scoped(scope, move || open(&stages).is_ok());
+            // Long enough for it to wait, if the machine is not too busy.
+            std::thread::sleep(Duration::from_millis(100));
+            let others = [0; 2].map(|_| open(&[counter.clone(), force.clone()]));
+            assert!(others.iter().all(Result::is_ok));
+            drop((samplers, others));
+            assert!(waits.unwrap().join().unwrap());
         });
     });
 }

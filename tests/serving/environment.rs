@@ -55,7 +55,7 @@ fn a_command_does_not_read_the_servers_variables() {
 }
 
 #[tokio::test]
-async fn a_flag_wins_over_a_variable_and_compilers_see_none() {
+async fn a_flag_wins_over_a_variable() {
     let data = tempfile::tempdir().unwrap();
     let process = Killable::start_with(data.path(), |command| {
         command.envs([PORT, ("OTEL_EXPORTER_OTLP_ENDPOINT", "")]);

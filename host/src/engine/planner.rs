@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{Chain, Fault, Plan, TokenId, step::GUEST_STACK};
+use super::{Chain, Fault, Plan, Presence, TokenId, step::GUEST_STACK};
 
 /// A chain that goes to its thread with the tokens it is to be told of, and when
 /// its plan was asked for.
@@ -24,10 +24,15 @@ pub(super) struct Turns {
 
 struct State {
     free: usize,
-    /// Those that wait, each by a number of its own.
-    waiting: VecDeque<u64>,
+    /// Those that wait, each by a number of its own and its request.
+    waiting: VecDeque<(u64, Option<RequestKey>)>,
+    /// Whose plans compute.
+    running: Vec<RequestKey>,
     next: u64,
 }
+
+/// Tells requests apart.
+type RequestKey = usize;
 
 impl Turns {
     /// As many at once as there are processors.
@@ -36,6 +41,7 @@ impl Turns {
             state: Mutex::new(State {
                 free: std::thread::available_parallelism().map_or(1, usize::from),
                 waiting: VecDeque::new(),
+                running: Vec::new(),
                 next: 0,
             }),
             changed: Condvar::new(),
@@ -43,25 +49,27 @@ impl Turns {
     }
 
     /// Waits for a turn, which lasts until it is dropped; none if by then the plan
-    /// is not wanted any more.
-    fn take(&self, is_wanted: &AtomicBool) -> Option<Turn<'_>> {
+    /// is not wanted any more. A request has one at a time: its choices share
+    /// instances, and would wait for each other with the turns of others in hand.
+    fn take(&self, is_wanted: &AtomicBool, request: Option<RequestKey>) -> Option<Turn<'_>> {
         let mut state = self.lock();
         let own = state.next;
         state.next += 1;
-        state.waiting.push_back(own);
+        state.waiting.push_back((own, request));
         loop {
             let wanted = is_wanted.load(Relaxed);
-            let comes = state.free > 0 && state.waiting.front() == Some(&own);
+            let comes = state.free > 0 && state.first() == Some(own);
             if comes || !wanted {
-                state.waiting.retain(|&other| other != own);
+                state.waiting.retain(|&(other, _)| other != own);
                 if !wanted {
                     self.changed.notify_all();
                     return None;
                 }
                 state.free -= 1;
+                state.running.extend(request);
                 // The next one may find another free.
                 self.changed.notify_all();
-                return Some(Turn(self));
+                return Some(Turn(self, request));
             }
             state = self
                 .changed
@@ -75,11 +83,27 @@ impl Turns {
     }
 }
 
-struct Turn<'a>(&'a Turns);
+impl State {
+    /// Who comes next: the first whose request has no turn yet.
+    fn first(&self) -> Option<u64> {
+        let is_running = |key: &RequestKey| self.running.contains(key);
+        let mut waiting = self.waiting.iter();
+        let next = waiting.find(|(_, request)| !request.as_ref().is_some_and(is_running));
+        next.map(|&(own, _)| own)
+    }
+}
+
+struct Turn<'a>(&'a Turns, Option<RequestKey>);
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.0.lock().free += 1;
+        let mut state = self.0.lock();
+        state.free += 1;
+        let own = state.running.iter().position(|key| Some(*key) == self.1);
+        if let Some(index) = own {
+            state.running.swap_remove(index);
+        }
+        drop(state);
         self.0.changed.notify_all();
     }
 }
@@ -95,7 +119,8 @@ pub(super) struct Planner {
 }
 
 impl Planner {
-    pub(super) fn start(turns: &Arc<Turns>) -> Result<Self, Fault> {
+    pub(super) fn start(turns: &Arc<Turns>, presence: Option<&Presence>) -> Result<Self, Fault> {
+        let request = presence.map(|presence| Arc::as_ptr(presence) as RequestKey);
         let (asked, inbox) = mpsc::channel::<Asked>();
         let (outbox, planned) = mpsc::channel();
         let is_wanted = Arc::new(AtomicBool::new(true));
@@ -105,7 +130,7 @@ impl Planner {
             .stack_size(GUEST_STACK)
             .spawn(move || {
                 while let Ok((mut chain, accepted, asked)) = inbox.recv() {
-                    let Some(turn) = own_turns.take(&own_wanted) else {
+                    let Some(turn) = own_turns.take(&own_wanted, request) else {
                         return;
                     };
                     let plan = chain.plan_since(&accepted, asked);

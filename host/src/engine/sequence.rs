@@ -88,7 +88,7 @@ pub(super) struct Sequence {
     patience: Option<Duration>,
     planner: Option<Planner>,
     /// Tells a plan that runs when the sequence is gone.
-    _presence: Option<Presence>,
+    presence: Option<Presence>,
     /// The logits of a position whose plan is late.
     kept_row: Option<Vec<f32>>,
     events: mpsc::Sender<Event>,
@@ -139,7 +139,7 @@ impl Sequence {
         let of_prompt = submission.logprobs.is_some_and(|options| options.prompt);
         Self {
             patience: submission.chain.patience(),
-            _presence: submission.chain.take_presence(),
+            presence: submission.chain.take_presence(),
             chain: Some(submission.chain),
             planner: None,
             kept_row: None,
@@ -323,7 +323,7 @@ impl Sequence {
         };
         let planner = match self.planner.take() {
             Some(planner) => Ok(planner),
-            None => Planner::start(turns),
+            None => Planner::start(turns, self.presence.as_ref()),
         };
         match planner {
             Ok(planner) => {

@@ -24,7 +24,7 @@ use super::tools::Tools;
 use super::{chat, completions, logprobs};
 use crate::engine::{EVENT_BUFFER, LogprobOptions, Submission, TokenId};
 use crate::plugin::{
-    Choices, OpenChain, OpeningBudget, SequenceInfo, n_instances, n_instances_of_one,
+    Choices, OpenChain, OpeningBudget, Reserved, SequenceInfo, n_instances, n_instances_of_one,
 };
 use crate::text::StopStrings;
 
@@ -143,11 +143,19 @@ impl Understood {
         let prompt_tokens = prompts.iter().map(|prompt| prompt.ids.len()).sum();
         let mut budget = service.runtime.opening_budget(deadline.end);
         let mut sequences = Vec::new();
-        for prompt in prompts {
-            let opened = open(service, &chain, &terms, prompt, &mut budget);
-            // Whatever it came to: the guests had no more time.
-            sequences.extend(opened.map_err(|error| deadline.or_exceeded(error))?);
-        }
+        let opened = service
+            .runtime
+            .reserve(chain.stages(), terms.n, prompts.len(), &mut budget)
+            .map_err(|error| chain.open_error(error))
+            .and_then(|mut reserved| {
+                for prompt in prompts {
+                    let opened = open(service, &chain, &terms, prompt, &mut reserved, &mut budget);
+                    sequences.extend(opened?);
+                }
+                Ok(())
+            });
+        // Whatever it came to: the guests had no more time.
+        opened.map_err(|error| deadline.or_exceeded(error))?;
         Ok(Prepared {
             sequences,
             prompt_tokens,
@@ -273,6 +281,7 @@ fn open(
     chain: &RequestChain,
     terms: &Terms,
     prompt: Prompt,
+    reserved: &mut Reserved,
     budget: &mut OpeningBudget,
 ) -> Result<Vec<(Submission, Choice)>, ApiError> {
     let context_length = service.engine.model_info().context_length;
@@ -293,7 +302,7 @@ fn open(
     };
     let (runtime, ids) = (&service.runtime, &service.model.vocabulary);
     let chains = runtime
-        .open_within(ids, chain.stages(), &info, choices, budget)
+        .open_within(ids, chain.stages(), &info, choices, reserved, budget)
         .map_err(|error| chain.open_error(error))?;
     let sequence = |(index, chain): (usize, OpenChain)| {
         let (events, receiver) = mpsc::channel(EVENT_BUFFER);

@@ -206,9 +206,12 @@ impl RequestChain {
             OpenError::Full { message } => ApiError::new(Code::Overloaded, message),
             OpenError::Disabled { .. } => ApiError::new(Code::PluginDisabled, error.to_string()),
             OpenError::Fault(fault) => match self.field_of(&fault.stage) {
-                // It was too much for the stage that the field stands for.
-                Some(field) => ApiError::of(Code::InvalidValue, field, fault.to_string()),
-                None => ApiError::new(Code::PluginError, fault.to_string()),
+                // It was too much for the stage that the field stands for; with no
+                // time left to it, others were.
+                Some(field) if fault.kind != "late" => {
+                    ApiError::of(Code::InvalidValue, field, fault.to_string())
+                }
+                _ => ApiError::new(Code::PluginError, fault.to_string()),
             },
         }
     }

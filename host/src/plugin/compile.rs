@@ -275,7 +275,7 @@ fn read_bounded(stream: Option<impl Read>) -> Vec<u8> {
 fn read_failure(task: &CompileTask, status: ExitStatus, errors: &str) -> UploadError {
     let signal = |signal: rustix::process::Signal| status.signal() == Some(signal.as_raw());
     if signal(rustix::process::Signal::KILL) {
-        // Its limits end it by other signals.
+        // Its limits end it by other signals, where the system has them.
         let message = "the compiler was killed, by a system that is short of memory perhaps";
         return internal(message.to_owned());
     }
@@ -375,6 +375,21 @@ fn internal(message: String) -> UploadError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_compiler_has_no_variable_of_the_servers() {
+        for (name, expected) in [
+            ("LD_LIBRARY_PATH", true),
+            ("DYLD_FALLBACK_LIBRARY_PATH", true),
+            ("RUST_BACKTRACE", true),
+            ("SLUICE_TOKENS", false),
+            ("OTEL_EXPORTER_OTLP_HEADERS", false),
+            ("HF_TOKEN", false),
+            ("PATH", false),
+        ] {
+            assert_eq!(is_for_children(OsStr::new(name)), expected, "{name}");
+        }
+    }
 
     #[test]
     fn what_is_no_fault_of_the_component_is_not_blamed_on_it() {

@@ -3,7 +3,7 @@
 
 use std::mem;
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use wasmtime::component::{Component, ResourceAny};
 use wasmtime::{PoolConcurrencyLimitError, Store, UpdateDeadline};
@@ -166,6 +166,28 @@ pub(super) fn new_store(
     store
 }
 
+/// The fault that an error of a call is, or of the instantiation.
+fn explain(
+    stage: &str,
+    function: &str,
+    deadline: Deadline,
+    left: Duration,
+    error: &wasmtime::Error,
+    state: &HostState,
+) -> Fault {
+    if state.is_abandoned() {
+        return fault(stage, kind::LATE, "nobody waits for it any more");
+    }
+    fault::from_error(
+        stage,
+        function,
+        deadline,
+        left,
+        error,
+        state.log.last_error(),
+    )
+}
+
 /// Gives what the store runs next until this deadline.
 pub(super) fn arm(store: &mut Store<HostState>, deadline: Deadline) {
     store.data_mut().end = deadline.end();
@@ -211,11 +233,9 @@ impl Instance {
                 Err(InstanceError::Full(error.root_cause().to_string()))
             }
             Err(error) => {
-                let panic = store.data().log.last_error();
                 let function = Phase::Instantiate.function();
-                Err(InstanceError::Fault(fault::from_error(
-                    stage, function, deadline, left, &error, panic,
-                )))
+                let fault = explain(stage, function, deadline, left, &error, store.data());
+                Err(InstanceError::Fault(fault))
             }
         }
     }
@@ -386,14 +406,9 @@ impl Instance {
         state.log.clear_error();
         arm(&mut self.store, deadline);
         call(&self.guest, &mut self.store).map_err(|error| {
+            let function = phase.function();
             let state = self.store.data();
-            let fault = if state.is_abandoned() {
-                fault(&self.stage, kind::LATE, "nobody waits for it any more")
-            } else {
-                let panic = state.log.last_error();
-                let function = phase.function();
-                fault::from_error(&self.stage, function, deadline, left, &error, panic)
-            };
+            let fault = explain(&self.stage, function, deadline, left, &error, state);
             self.ended = Some(fault.clone());
             fault
         })

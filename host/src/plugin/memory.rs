@@ -1,7 +1,7 @@
 //! How much memory a plugin's instance, and all of them together, may take.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use wasmtime::ResourceLimiter;
 
@@ -12,6 +12,7 @@ use super::runtime::MAX_TABLE_ELEMENTS;
 #[derive(Debug)]
 pub(super) struct MemoryBudget {
     used_bytes: AtomicUsize,
+    n_refused: AtomicU64,
     limit_bytes: usize,
 }
 
@@ -19,8 +20,14 @@ impl MemoryBudget {
     pub(super) fn new(limit_bytes: usize) -> Self {
         Self {
             used_bytes: AtomicUsize::new(0),
+            n_refused: AtomicU64::new(0),
             limit_bytes,
         }
+    }
+
+    /// How often more was asked for than was left.
+    pub(super) fn n_refused(&self) -> u64 {
+        self.n_refused.load(Ordering::Relaxed)
     }
 
     pub(super) fn used_bytes(&self) -> usize {
@@ -97,6 +104,7 @@ impl ResourceLimiter for MemoryLimiter {
             for budget in &self.budgets[..taken] {
                 budget.give_back(more);
             }
+            budget.n_refused.fetch_add(1, Ordering::Relaxed);
             let limit = budget.limit_bytes;
             let whose = if taken == 0 {
                 "that all plugins share"

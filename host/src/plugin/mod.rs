@@ -58,7 +58,7 @@ pub use crossed::Crossed;
 pub use folder::Folder;
 pub use inspect::{Interfaces, component, interfaces};
 pub use loaded::{Kind, ParamsError, Plugin};
-pub use open::{Choices, OpenError, OpeningBudget, SequenceInfo};
+pub use open::{Choices, OpenError, OpeningBudget, Reserved, SequenceInfo};
 pub use record::{Breaker, LogLine, Work};
 pub use registry::{Registry, RemoveError, Uploaded};
 pub use report::{Change, Choice, Did, Effect, Explanation, Moved, Report, StageReport};

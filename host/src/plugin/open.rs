@@ -13,7 +13,8 @@ use super::deadline::Deadline;
 use super::fault::{fault, kind, shorten};
 use super::instance::{Belonging, Instance, InstanceError};
 use super::loaded::Plugin;
-use super::pool::{Permit, Place, Room};
+use super::memory::MemoryBudget;
+use super::pool::{Permit, Place, Pool};
 use super::report::Report;
 use super::runtime::{MAX_OPENING, Runtime};
 use super::stage::Stage;
@@ -22,6 +23,51 @@ use super::stages::{
 };
 use super::vocabulary::Vocabulary;
 use crate::engine::{Fault, Presence, TokenId};
+
+/// Places for all instances of a request, and its turn to open them.
+pub struct Reserved {
+    /// Of each name that has a room of its own.
+    own: BTreeMap<String, Vec<Permit>>,
+    all: Vec<Permit>,
+    /// None where no guest of a stranger is among them, which needs no turn.
+    turn: Option<Vec<Permit>>,
+}
+
+impl Reserved {
+    /// Takes the places of the stages of one prompt.
+    fn places(&mut self, stages: &[StageRef], n: usize) -> Vec<Vec<Place>> {
+        let mut place = |name: &str| -> Place {
+            let own = self.own.get_mut(name).and_then(Vec::pop);
+            Arc::new([self.all.pop(), own])
+        };
+        let of = |stage: &StageRef| {
+            let n_instances = n / n_sharing(stage, n);
+            (0..n_instances)
+                .map(|_| place(&stage.plugin.name))
+                .collect()
+        };
+        stages.iter().map(of).collect()
+    }
+}
+
+/// So many places of a pool.
+struct Need<'a> {
+    /// The name whose room it is; none for that of all.
+    name: Option<&'a str>,
+    pool: &'a Arc<Pool>,
+    n: u32,
+}
+
+impl Need<'_> {
+    fn full(&self) -> OpenError {
+        let most = self.pool.most();
+        let message = match self.name {
+            Some(name) => format!("all {most} instances that `{name}` may have are in use"),
+            None => format!("all {most} plugin instances are in use"),
+        };
+        OpenError::Full { message }
+    }
+}
 
 /// What every stage is told of a sequence when it opens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,26 +169,31 @@ impl Runtime {
         // As long as all that may come before it.
         let longest = self.limits().wait + self.opening_limit() * (MAX_OPENING + 1);
         let mut budget = self.opening_budget(Instant::now() + longest);
-        self.open_within(vocabulary, stages, info, choices, &mut budget)
+        let mut reserved = self.reserve(stages, choices.n as usize, 1, &mut budget)?;
+        self.open_within(
+            vocabulary,
+            stages,
+            info,
+            choices,
+            &mut reserved,
+            &mut budget,
+        )
     }
 
-    /// Opens a chain for each choice of a prompt: one instance for each
-    /// stage, one sequence in it for each choice; where faults are skipped, one
-    /// instance for each choice. Runs guest code: call it on a thread with
-    /// [`STACK_BYTES`](super::STACK_BYTES) of stack. What the guests take goes
-    /// from the budget.
+    /// Waits until there is room for as many chains of these stages as a request
+    /// has prompts, each for `n` choices, and until it is its turn to open them.
+    /// Nothing is kept of either while the other is waited for: who waits keeps
+    /// nobody from anything.
     ///
     /// # Errors
-    /// When the stages make no chain, a plugin refuses its parameters or
-    /// fails, or there is no room for more instances.
-    pub fn open_within(
-        self: &Arc<Self>,
-        vocabulary: &Arc<Vocabulary>,
+    /// When the stages make no chain, or there is no room for more instances.
+    pub fn reserve(
+        &self,
         stages: &[StageRef],
-        info: &SequenceInfo,
-        choices: Choices,
+        n: usize,
+        n_prompts: usize,
         budget: &mut OpeningBudget,
-    ) -> Result<Vec<OpenChain>, OpenError> {
+    ) -> Result<Reserved, OpenError> {
         check_chain(stages)?;
         for stage in stages {
             if let Some(message) = stage.plugin.disabled() {
@@ -150,7 +201,83 @@ impl Runtime {
                 return Err(OpenError::Disabled { stage, message });
             }
         }
-        let places = budget.wait(|end| self.places(stages, choices.n as usize, end))?;
+        let needs = self.needs(stages, n, n_prompts);
+        let takes_turns = stages.iter().any(|stage| !stage.plugin.builtin);
+        loop {
+            for need in &needs {
+                if !budget.wait(|end| need.pool.wait_for(need.n, end)) {
+                    return Err(need.full());
+                }
+            }
+            let turn = takes_turns.then(|| self.turn_until(budget.end));
+            let turn = turn.transpose()?;
+            // Others may have been sooner.
+            let now = Instant::now();
+            let taken = needs.iter().map(|need| need.pool.reserve(need.n, now));
+            let Some(mut permits) = taken.collect::<Option<Vec<_>>>() else {
+                continue;
+            };
+            return Ok(Reserved {
+                all: permits.pop().unwrap_or_default(),
+                own: needs
+                    .iter()
+                    .filter_map(|need| need.name.map(str::to_owned))
+                    .zip(permits)
+                    .collect(),
+                turn,
+            });
+        }
+    }
+
+    /// Places of each name that has a room of its own, and last those of all.
+    fn needs<'a>(&'a self, stages: &'a [StageRef], n: usize, n_prompts: usize) -> Vec<Need<'a>> {
+        let mut own: BTreeMap<&str, Need> = BTreeMap::new();
+        for stage in stages {
+            if let Some(room) = &stage.plugin.record.room {
+                let name = stage.plugin.name.as_str();
+                let need = own.entry(name).or_insert(Need {
+                    name: Some(name),
+                    pool: &room.instances,
+                    n: 0,
+                });
+                need.n += (n_prompts * n / n_sharing(stage, n)) as u32;
+            }
+        }
+        let all = Need {
+            name: None,
+            pool: self.pool(),
+            n: (n_prompts * n_instances(stages, n)) as u32,
+        };
+        own.into_values().chain([all]).collect()
+    }
+
+    /// The turn to open guests of strangers, once nobody else has it: beside the
+    /// decoder there is no room for many that work for seconds.
+    fn turn_until(&self, end: Instant) -> Result<Vec<Permit>, OpenError> {
+        self.turn(end).ok_or_else(|| OpenError::Full {
+            message: format!("{MAX_OPENING} requests with uploaded plugins are opening"),
+        })
+    }
+
+    /// Opens a chain for each choice of a prompt: one instance for each
+    /// stage, one sequence in it for each choice; where faults are skipped, one
+    /// instance for each choice. Runs guest code: call it on a thread with
+    /// [`STACK_BYTES`](super::STACK_BYTES) of stack. What the guests take goes
+    /// from the budget, the places from what is reserved.
+    ///
+    /// # Errors
+    /// When a plugin refuses its parameters or fails, or there is no room for more
+    /// memory.
+    pub fn open_within(
+        self: &Arc<Self>,
+        vocabulary: &Arc<Vocabulary>,
+        stages: &[StageRef],
+        info: &SequenceInfo,
+        choices: Choices,
+        reserved: &mut Reserved,
+        budget: &mut OpeningBudget,
+    ) -> Result<Vec<OpenChain>, OpenError> {
+        let places = reserved.places(stages, choices.n as usize);
         let names = stage_names(stages);
         let mut opening = Opening {
             vocabulary,
@@ -163,20 +290,43 @@ impl Runtime {
             presence: Presence::default(),
             total: Deadline::after(Duration::ZERO),
         };
+        let mut full: Option<OpenError> = None;
         let chains = loop {
             let n_freed = self.pool().n_freed();
-            let opened = self.open_in_turn(stages, &names, &places, choices, &mut opening, budget);
-            match opened {
+            let held = self.held(stages);
+            let is_in_turn = reserved.turn.is_some();
+            match self.open_stages(
+                stages,
+                &names,
+                &places,
+                choices,
+                &mut opening,
+                is_in_turn,
+                budget,
+            ) {
                 Ok(chains) => break chains,
-                // Memory comes back with instances that end, as places do. If there
-                // is none, the request needs more than there is.
+                // Memory comes back with instances that end, as places do. Where
+                // nobody else had any, the request needs more than there is.
                 Err(OpenError::Fault(fault))
-                    if fault.kind == kind::NO_ROOM && self.memory_bytes() > 0 =>
+                    if fault.kind == kind::NO_ROOM && held.have_refused() =>
                 {
-                    if !budget.wait(|end| self.pool().wait_for_another(n_freed, end)) {
-                        let message = fault.to_string();
-                        return Err(OpenError::Full { message });
+                    let message = fault.to_string();
+                    let full = full.insert(OpenError::Full { message });
+                    reserved.turn = None;
+                    let is_freed = budget.wait(|end| {
+                        let is_freed = self.pool().wait_for_another(n_freed, end);
+                        if is_freed && is_in_turn {
+                            reserved.turn = self.turn(end);
+                        }
+                        is_freed && is_in_turn == reserved.turn.is_some()
+                    });
+                    if !is_freed {
+                        return Err(full.clone());
                     }
+                }
+                // The waiting has left it no time.
+                Err(OpenError::Fault(fault)) if fault.kind == kind::LATE && full.is_some() => {
+                    return Err(full.unwrap_or(OpenError::Fault(fault)));
                 }
                 Err(error) => return Err(error),
             }
@@ -219,72 +369,42 @@ impl Runtime {
             .collect())
     }
 
-    /// Places for the instances of each stage, once there are any. Those of single
-    /// plugins come first: who waits for these keeps nobody else from anything.
-    fn places(
-        &self,
-        stages: &[StageRef],
-        n: usize,
-        end: Instant,
-    ) -> Result<Vec<Vec<Place>>, OpenError> {
-        // In one order: no two requests wait for each other.
-        let mut rooms: BTreeMap<&str, (&Room, usize)> = BTreeMap::new();
-        for stage in stages {
-            if let Some(room) = &stage.plugin.record.room {
-                let (_, count) = rooms.entry(&stage.plugin.name).or_insert((room, 0));
-                *count += n / n_sharing(stage, n);
-            }
-        }
-        let mut own: BTreeMap<&str, Vec<Permit>> = BTreeMap::new();
-        for (name, (room, count)) in rooms {
-            let permits = room.instances.reserve(count as u32, end);
-            let permits = permits.ok_or_else(|| OpenError::Full {
-                message: format!(
-                    "all {} instances that `{name}` may have are in use",
-                    room.instances.most()
-                ),
-            })?;
-            own.insert(name, permits);
-        }
-        let all = self.pool().reserve(n_instances(stages, n) as u32, end);
-        let mut all = all.ok_or_else(|| OpenError::Full {
-            message: format!("all {} plugin instances are in use", self.pool().most()),
-        })?;
-        let mut place = |name: &str| -> Place {
-            let own = own.get_mut(name).and_then(Vec::pop);
-            Arc::new([all.pop(), own])
-        };
-        let of = |stage: &StageRef| {
-            let n_instances = n / n_sharing(stage, n);
-            (0..n_instances)
-                .map(|_| place(&stage.plugin.name))
-                .collect()
-        };
-        Ok(stages.iter().map(of).collect())
+    /// The memory that instances of these plugins count for, before a request has
+    /// any of its own.
+    fn held(&self, stages: &[StageRef]) -> Held {
+        let rooms = stages
+            .iter()
+            .filter_map(|stage| stage.plugin.record.room.as_ref());
+        let budgets = rooms.map(|room| &room.memory).chain([self.memory()]);
+        Held(
+            budgets
+                .filter(|budget| budget.used_bytes() > 0)
+                .map(|budget| (Arc::clone(budget), budget.n_refused()))
+                .collect(),
+        )
     }
 
-    /// Opens the stages of each choice, in turn with other requests if guests of
-    /// strangers are among them: beside the decoder there is no room for many that
-    /// work for seconds.
-    fn open_in_turn(
+    /// Opens the stages of each choice.
+    #[allow(clippy::too_many_arguments)]
+    fn open_stages(
         self: &Arc<Self>,
         stages: &[StageRef],
         names: &[String],
         places: &[Vec<Place>],
         choices: Choices,
         opening: &mut Opening<'_>,
+        is_in_turn: bool,
         budget: &mut OpeningBudget,
     ) -> Result<Vec<Vec<Stage>>, OpenError> {
-        let _turn = if stages.iter().all(|stage| stage.plugin.builtin) {
-            None
-        } else {
-            Some(self.turn(budget.end).ok_or_else(|| OpenError::Full {
-                message: format!("{MAX_OPENING} requests with uploaded plugins are opening"),
-            })?)
-        };
         let started = Instant::now();
+        // Nobody waits for those that take no turns.
+        let guests = if is_in_turn {
+            budget.guests
+        } else {
+            self.opening_limit()
+        };
         // The limit is the whole one: with little left of it a guest is not to blame.
-        let end = budget.end.min(started + budget.guests);
+        let end = budget.end.min(started + guests);
         opening.total = Deadline::after(self.opening_limit()).no_later_than(end);
         let mut chains: Vec<Vec<Stage>> = (0..choices.n).map(|_| Vec::new()).collect();
         let opened =
@@ -336,6 +456,17 @@ impl Runtime {
             }
         }
         Ok(())
+    }
+}
+
+/// Memory that others had, and how often each budget had refused more.
+struct Held(Vec<(Arc<MemoryBudget>, u64)>);
+
+impl Held {
+    /// Whether one of them has refused some since.
+    fn have_refused(&self) -> bool {
+        let mut budgets = self.0.iter();
+        budgets.any(|(budget, n_refused)| budget.n_refused() > *n_refused)
     }
 }
 

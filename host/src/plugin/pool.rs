@@ -51,6 +51,14 @@ impl Pool {
         Some((0..n).map(|_| Permit(Arc::clone(self))).collect())
     }
 
+    /// Waits until there are so many permits, and takes none; false if that is not
+    /// before `end`, or too many wait already.
+    pub(super) fn wait_for(&self, n: u32, end: Instant) -> bool {
+        let state = self.lock();
+        let has = |state: &State| self.most.saturating_sub(state.taken) >= n;
+        has(&state) || self.wait_until(state, end, has).is_some()
+    }
+
     /// How many permits were given back until now.
     pub(super) fn n_freed(&self) -> u64 {
         self.lock().n_freed

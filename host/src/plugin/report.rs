@@ -115,8 +115,16 @@ pub struct Change {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Moved {
     pub token: TokenId,
+    #[serde(serialize_with = "as_double")]
     pub from: f32,
+    #[serde(serialize_with = "as_double")]
     pub to: f32,
+}
+
+/// Every number of an answer is written alike, in a stream and at once.
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde asks so
+fn as_double<S: serde::Serializer>(number: &f32, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(f64::from(*number))
 }
 
 /// What a sampler chose.

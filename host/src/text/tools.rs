@@ -226,9 +226,20 @@ impl ToolStream {
         match self.state {
             State::Text => parsed.text = std::mem::take(&mut self.held),
             State::Call if !self.parallel => {
-                if let Some((call, _)) = Object::scan(&self.held).whole() {
-                    parsed.calls.push(call);
-                    self.state = State::Done;
+                let Some((call, end)) = Object::scan(&self.held).whole() else {
+                    return;
+                };
+                match self.held[end..].trim_start().chars().next() {
+                    // It is one if nothing comes, too.
+                    None => {}
+                    Some(';' | '{') => {
+                        parsed.calls.push(call);
+                        self.state = State::Done;
+                    }
+                    Some(_) => {
+                        parsed.text = std::mem::take(&mut self.held);
+                        self.state = State::Text;
+                    }
                 }
             }
             State::Done => self.held.clear(),

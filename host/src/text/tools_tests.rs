@@ -167,6 +167,16 @@ fn one_call_at_a_time_ends_the_text() {
     );
 }
 
+/// Whether there may be one or several.
+#[test]
+fn an_object_with_text_after_it_is_no_call_of_llama() {
+    let text = r#"{"name": "Bob", "age": 3} is the record."#;
+    for parallel in [false, true] {
+        let all = parsed(ToolFormat::Llama, parallel, &[text]);
+        assert_eq!((all.text.as_str(), all.calls.len()), (text, 0));
+    }
+}
+
 #[test]
 fn the_template_says_the_format() {
     for (source, expected) in [

@@ -191,6 +191,7 @@ proptest! {
 struct Counting {
     running: Arc<AtomicUsize>,
     most: Arc<AtomicUsize>,
+    presence: Option<Presence>,
 }
 
 impl Chain for Counting {
@@ -206,6 +207,9 @@ impl Chain for Counting {
     }
     fn patience(&self) -> Option<Duration> {
         Some(Duration::ZERO)
+    }
+    fn take_presence(&mut self) -> Option<Presence> {
+        self.presence.take()
     }
 }
 
@@ -225,13 +229,41 @@ fn no_more_late_plans_compute_at_once_than_there_are_processors() {
     let all: Vec<_> = (0..n)
         .map(|_| {
             let (running, most) = (running.clone(), most.clone());
-            submit(&handle, &[4], 4, Box::new(Counting { running, most }))
+            let presence = None;
+            let chain = Counting {
+                running,
+                most,
+                presence,
+            };
+            submit(&handle, &[4], 4, Box::new(chain))
         })
         .collect();
     for events in all {
         assert_eq!(read(events), (vec![5; 4], FinishReason::Length));
     }
     assert!(most.load(SeqCst) <= n_processors(), "{most:?}");
+}
+
+/// They share instances: more turns would be held by those that wait for one.
+#[test]
+fn late_plans_of_one_request_compute_one_after_the_other() {
+    let (handle, _) = start(EngineConfig::default());
+    let (running, most) = <(Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
+    let presence = Presence::default();
+    let choices: Vec<_> = (0..6)
+        .map(|_| {
+            let chain = Counting {
+                running: running.clone(),
+                most: most.clone(),
+                presence: Some(presence.clone()),
+            };
+            submit(&handle, &[4], 4, Box::new(chain))
+        })
+        .collect();
+    for events in choices {
+        assert_eq!(read(events), (vec![5; 4], FinishReason::Length));
+    }
+    assert_eq!(most.load(SeqCst), 1);
 }
 
 /// Whoever connects and leaves again piles up nothing behind plans that compute.
