@@ -41,18 +41,17 @@ pub(super) struct Echo {
     /// Whether the first token is no part of the text: the tokenizer put it
     /// there.
     pub(super) starts_hidden: bool,
-    /// Whether the tokens begin with a space that the text has not: the
+    /// Tokens that begin with a space that the text has not, by place: the
     /// tokenizer put it there.
-    pub(super) space_hidden: bool,
+    pub(super) spaces_hidden: Vec<usize>,
 }
 
 impl Echo {
     /// What the text shows of a token with these bytes.
     pub(super) fn shown<'a>(&self, index: usize, bytes: &'a [u8]) -> &'a [u8] {
-        let first = usize::from(self.starts_hidden);
-        if index < first {
+        if index == 0 && self.starts_hidden {
             &[]
-        } else if index == first && self.space_hidden {
+        } else if self.spaces_hidden.binary_search(&index).is_ok() {
             bytes.strip_prefix(b" ").unwrap_or(bytes)
         } else {
             bytes

@@ -5,9 +5,9 @@ use serde_json::Value;
 use super::choice::Echo;
 use super::errors::{ApiError, Code, shown};
 use super::fields::{Given, as_integer};
-use super::logprobs::prompt_text;
+use super::logprobs::{prompt_bytes, prompt_text};
 use crate::engine::TokenId;
-use crate::text::{Tokenizer, TokenizerError};
+use crate::text::{Tokenizer, TokenizerError, Vocabulary};
 
 /// A prompt, as ids and as it was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,14 +30,33 @@ impl Prompt {
         let starts_hidden = first.is_some()
             && first == tokenizer.bos()
             && !named.is_some_and(|name| text.starts_with(name));
-        let second = self.ids.get(usize::from(starts_hidden));
         Echo {
             n_tokens: self.ids.len(),
             starts_hidden,
-            space_hidden: !text.starts_with(' ')
-                && second.is_some_and(|&id| vocabulary.token_bytes(id).starts_with(b" ")),
+            spaces_hidden: self.added_spaces(usize::from(starts_hidden), &text, vocabulary),
             text,
         }
+    }
+
+    /// Tokens from the `first` on that begin with a space which `text` has not.
+    /// SentencePiece's tokenizers add one in front, and after special tokens.
+    fn added_spaces(&self, first: usize, text: &str, vocabulary: &Vocabulary) -> Vec<usize> {
+        let mut rest = text.as_bytes();
+        let mut added = Vec::new();
+        for (index, &id) in self.ids.iter().enumerate().skip(first) {
+            let bytes = prompt_bytes(id, vocabulary);
+            let without = bytes.strip_prefix(b" ").and_then(|b| rest.strip_prefix(b));
+            match (rest.strip_prefix(bytes), without) {
+                (Some(after), _) => rest = after,
+                (None, Some(after)) => {
+                    added.push(index);
+                    rest = after;
+                }
+                // Normalized: from here on nobody can tell.
+                (None, None) => break,
+            }
+        }
+        added
     }
 }
 
@@ -126,7 +145,6 @@ pub(super) fn tokenizer_error(field: &str, error: &TokenizerError) -> ApiError {
 mod tests {
     use serde_json::json;
 
-    use super::super::logprobs::prompt_bytes;
     use super::*;
 
     /// Twelve pieces: 0 `<bos>`, 1 `<eos>`, then a, b, c, space, newline, d
@@ -207,6 +225,11 @@ mod tests {
             (vec![0, 1, 2], " ab", vec!["", " a", "b"]),
             (vec![0, 1, 2], "<bos> ab", vec!["<bos>", " a", "b"]),
             (vec![3, 1], "a a", vec!["a", " a"]),
+            (
+                vec![0, 1, 2, 0, 1],
+                "<bos>ab<bos> a",
+                vec!["<bos>", "a", "b", "<bos>", " a"],
+            ),
         ] {
             let prompt = Prompt {
                 ids,
