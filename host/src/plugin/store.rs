@@ -10,7 +10,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
 
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -19,6 +20,10 @@ use super::loaded::Plugin;
 
 /// How components that are being written end.
 const WORK: &str = "work";
+
+/// How long the lock of a server that has ended may outlast it: a child that has
+/// just been forked has it too, until it is the compiler.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The store failed. Nothing has changed, or the next start repairs it.
 #[derive(Debug, thiserror::Error)]
@@ -78,13 +83,19 @@ impl Store {
             .mode(0o600)
             .open(&lock_path)
             .map_err(file(&lock_path))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let path = folder.to_owned();
-                return Err(StoreError::InUse { path });
+        let start = Instant::now();
+        loop {
+            match lock.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) if start.elapsed() < LOCK_PATIENCE => {
+                    thread::sleep(Duration::from_millis(10));
+                }
+                Err(TryLockError::WouldBlock) => {
+                    let path = folder.to_owned();
+                    return Err(StoreError::InUse { path });
+                }
+                Err(TryLockError::Error(source)) => return Err(file(&lock_path)(source)),
             }
-            Err(TryLockError::Error(source)) => return Err(file(&lock_path)(source)),
         }
         let connection = Connection::open(folder.join("plugins.sqlite"))?;
         connection.pragma_update(None, "journal_mode", "WAL")?;
