@@ -9,7 +9,7 @@ use sluice::plugin::{Breaker, Choices, Limits, OnFault, OpenError, Registry, Run
 
 use crate::support::{
     ONE, TOKENIZER_SIZE, VOCABULARY_SIZE, compiler, component, info, limits, on_guest_thread, open,
-    open_choices, row, runtime, stage, vocabulary,
+    open_choices, row, runtime, stage, stage_in, vocabulary,
 };
 
 /// Never: no sequence of these tests is so long.
@@ -108,13 +108,9 @@ fn faults_in_prepare() {
         })
         .unwrap();
         let registry = Registry::new(Arc::clone(&runtime), compiler());
-        let stage_of = |name: &str, params: Map<String, Value>| {
-            let plugin = registry.upload(&component(name)).unwrap().plugin;
-            StageRef::new(plugin, params)
-        };
-        let sampler = stage_of("sampler", Map::new());
+        let sampler = stage_in(&registry, "sampler", json!({}));
         for (name, kind) in [("spin-prepare", "deadline"), ("trap-prepare", "trap")] {
-            let stages = [stage_of(name, Map::new()), sampler.clone()];
+            let stages = [stage_in(&registry, name, json!({})), sampler.clone()];
             match runtime.open(&vocabulary(), &stages, &info(), ONE) {
                 Err(OpenError::Fault(fault)) => assert_fault(&fault, name, kind, "prepare"),
                 Err(other) => panic!("{name}: {other}"),

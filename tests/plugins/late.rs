@@ -11,7 +11,7 @@ use sluice::plugin::{
 };
 
 use crate::support::{
-    ONE, compiler, component, info, limits, on_guest_thread, open, stage, vocabulary,
+    ONE, compiler, component, info, limits, on_guest_thread, open, stage, stage_in, vocabulary,
 };
 
 /// A late plan that nobody waits for ends at once, and not at its limit.
@@ -89,13 +89,9 @@ fn choices_do_not_pay_for_each_other() {
         })
         .unwrap();
         let registry = Registry::new(Arc::clone(&runtime), compiler());
-        let stage_of = |name: &str, params: Value| {
-            let plugin = registry.upload(&component(name)).unwrap().plugin;
-            StageRef::new(plugin, params.as_object().unwrap().clone())
-        };
         let stages = [
-            stage_of("slow", json!({"rounds": 100_000_000})),
-            stage_of("sampler", json!({})),
+            stage_in(&registry, "slow", json!({"rounds": 100_000_000})),
+            stage_in(&registry, "sampler", json!({})),
         ];
         let four = Choices { n: 4, ..ONE };
         let mut chains = runtime.open(&vocabulary(), &stages, &info(), four).unwrap();

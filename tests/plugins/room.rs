@@ -10,7 +10,9 @@ use sluice::plugin::{
 };
 
 use crate::binary::{self, Module};
-use crate::support::{ONE, compiler, component, info, limits, on_guest_thread, vocabulary};
+use crate::support::{
+    ONE, compiler, component, info, limits, on_guest_thread, stage_in, stage_of, vocabulary,
+};
 
 #[test]
 fn memory_comes_back_when_a_chain_is_dropped() {
@@ -119,11 +121,7 @@ fn the_prompts_of_a_request_open_in_one_budget() {
         })
         .unwrap();
         let registry = Registry::new(Arc::clone(&runtime), compiler());
-        let stage_of = |name: &str| {
-            let plugin = registry.upload(&component(name)).unwrap().plugin;
-            StageRef::new(plugin, Map::new())
-        };
-        let stages = [stage_of("spin-prepare"), stage_of("sampler")];
+        let stages = ["spin-prepare", "sampler"].map(|name| stage_in(&registry, name, json!({})));
         let open = |budget: &mut OpeningBudget| match runtime.open_within(
             &vocabulary(),
             &stages,
@@ -165,8 +163,7 @@ fn a_component_of_many_tables_takes_one_place() {
         let shipped = registry.upload_builtin(&component("sampler"));
         let shipped = shipped.unwrap().plugin;
         let open = |plugin: &Arc<Plugin>, params: Value| {
-            let params = params.as_object().unwrap().clone();
-            let stages = [StageRef::new(Arc::clone(plugin), params)];
+            let stages = [stage_of(Arc::clone(plugin), params)];
             runtime.open(&vocabulary(), &stages, &info(), ONE)
         };
         let larges: Vec<_> = (0..4).map(|_| open(&large, json!({"ids": [3]}))).collect();
@@ -244,8 +241,7 @@ fn one_uploaded_plugin_cannot_take_all_the_room() {
             .unwrap()
             .plugin;
         let open = |plugin: &Arc<Plugin>, params: Value| {
-            let params = params.as_object().unwrap().clone();
-            let stages = [StageRef::new(Arc::clone(plugin), params)];
+            let stages = [stage_of(Arc::clone(plugin), params)];
             runtime.open(&vocabulary(), &stages, &info(), ONE)
         };
         let force = || open(&uploaded, json!({"ids": [3]}));
@@ -276,12 +272,9 @@ fn a_name_has_one_room_whatever_is_registered_under_it() {
         .unwrap();
         let registry = Registry::new(Arc::clone(&runtime), compiler());
         let bytes = component("force-sampler");
-        let stages = |plugin: Arc<Plugin>| {
-            let params = json!({"ids": [3]});
-            [StageRef::new(plugin, params.as_object().unwrap().clone())]
-        };
         let open = |plugin: &Arc<Plugin>| {
-            runtime.open(&vocabulary(), &stages(Arc::clone(plugin)), &info(), ONE)
+            let stages = [stage_of(Arc::clone(plugin), json!({"ids": [3]}))];
+            runtime.open(&vocabulary(), &stages, &info(), ONE)
         };
         let first = registry.upload(&bytes).unwrap().plugin;
         let held = [open(&first).unwrap(), open(&first).unwrap()];
@@ -309,10 +302,8 @@ fn a_plugin_whose_instances_are_in_use_holds_up_no_other() {
         })
         .unwrap();
         let registry = Registry::new(Arc::clone(&runtime), compiler());
-        let plugin = |name: &str| registry.upload(&component(name)).unwrap().plugin;
-        let force = json!({"ids": [3]}).as_object().unwrap().clone();
-        let scarce = [StageRef::new(plugin("force-sampler"), force)];
-        let other = [StageRef::new(plugin("sampler"), Map::new())];
+        let scarce = [stage_in(&registry, "force-sampler", json!({"ids": [3]}))];
+        let other = [stage_in(&registry, "sampler", json!({}))];
         let open = |stages: &[StageRef]| runtime.open(&vocabulary(), stages, &info(), ONE);
         let held = open(&scarce).unwrap();
         std::thread::scope(|scope| {
@@ -342,15 +333,11 @@ fn an_exhausted_plugin_keeps_only_its_own_requests_waiting() {
         })
         .unwrap();
         let registry = Registry::new(Arc::clone(&runtime), compiler());
-        let stage_of = |name: &str, params: Value| {
-            let plugin = registry.upload(&component(name)).unwrap().plugin;
-            StageRef::new(plugin, params.as_object().unwrap().clone())
-        };
         let (counter, sampler) = (
-            stage_of("counter", json!({})),
-            stage_of("sampler", json!({})),
+            stage_in(&registry, "counter", json!({})),
+            stage_in(&registry, "sampler", json!({})),
         );
-        let force = stage_of("force-sampler", json!({"ids": [3]}));
+        let force = stage_in(&registry, "force-sampler", json!({"ids": [3]}));
         let open = |stages: &[StageRef]| runtime.open(&vocabulary(), stages, &info(), ONE);
         let samplers = [0; 2].map(|_| open(std::slice::from_ref(&sampler)).unwrap());
         std::thread::scope(|scope| {

@@ -91,7 +91,16 @@ pub(crate) fn info() -> SequenceInfo {
 
 /// A stage with validated parameters.
 pub(crate) fn stage(name: &str, params: Value) -> StageRef {
-    let plugin = plugin(name);
+    stage_in(registry(), name, params)
+}
+
+/// The same in a registry of the test's own.
+pub(crate) fn stage_in(registry: &Registry, name: &str, params: Value) -> StageRef {
+    stage_of(registry.upload(&component(name)).unwrap().plugin, params)
+}
+
+/// The same of a plugin that is there.
+pub(crate) fn stage_of(plugin: Arc<Plugin>, params: Value) -> StageRef {
     plugin.validate_params(&params).unwrap();
     let Value::Object(params) = params else {
         panic!("{params} is not an object");

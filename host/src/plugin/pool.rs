@@ -41,12 +41,7 @@ impl Pool {
     /// `n` permits, once there are so many; none if that is not before `end`, or
     /// too many wait already.
     pub(super) fn reserve(self: &Arc<Self>, n: u32, end: Instant) -> Option<Vec<Permit>> {
-        let mut state = self.lock();
-        if self.most.saturating_sub(state.taken) < n {
-            state = self.wait_until(state, end, |state| {
-                self.most.saturating_sub(state.taken) >= n
-            })?;
-        }
+        let mut state = self.with_room(n, end)?;
         state.taken += n;
         Some((0..n).map(|_| Permit(Arc::clone(self))).collect())
     }
@@ -54,9 +49,16 @@ impl Pool {
     /// Waits until there are so many permits, and takes none; false if that is not
     /// before `end`, or too many wait already.
     pub(super) fn wait_for(&self, n: u32, end: Instant) -> bool {
+        self.with_room(n, end).is_some()
+    }
+
+    fn with_room(&self, n: u32, end: Instant) -> Option<MutexGuard<'_, State>> {
         let state = self.lock();
         let has = |state: &State| self.most.saturating_sub(state.taken) >= n;
-        has(&state) || self.wait_until(state, end, has).is_some()
+        if has(&state) {
+            return Some(state);
+        }
+        self.wait_until(state, end, has)
     }
 
     /// How many permits were given back until now.
