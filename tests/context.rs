@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use sluice::engine::{
-    Chain, EVENT_BUFFER, EngineConfig, Event, Fault, FinishReason, Handle, Model, ModelInfo, Plan,
-    Submission, TokenId, fake::ScriptedModel, spawn,
+    Chain, EVENT_BUFFER, EngineConfig, Event, Fault, FinishReason, Handle, LogitsRow, Model,
+    ModelInfo, Plan, Submission, TokenId, fake::ScriptedModel, spawn,
 };
 use sluice::plugin::{Choices, SequenceInfo, StageRef};
 use support::{Plugins, numbered_vocabulary, shipped, test_guest};
@@ -57,9 +57,9 @@ impl Chain for Watched {
         self.chain.plan(accepted)
     }
 
-    fn finish(&mut self, row: &mut [f32]) -> Result<TokenId, Fault> {
+    fn finish(&mut self, row: &mut LogitsRow<'_>) -> Result<TokenId, Fault> {
         let token = self.chain.finish(row);
-        self.rows.lock().unwrap().push(row.to_vec());
+        self.rows.lock().unwrap().push(row.values().to_vec());
         token
     }
 }

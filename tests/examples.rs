@@ -114,7 +114,7 @@ fn generated(
     let position = |chain: &mut dyn Chain, accepted: &[TokenId]| {
         let plan = chain.plan(accepted).unwrap();
         match plan {
-            Plan::Sample => vec![chain.finish(&mut row.clone()).unwrap()],
+            Plan::Sample => vec![chain.finish_values(&mut row.clone()).unwrap()],
             Plan::Force(ids) => ids,
             Plan::Stop => vec![],
         }
@@ -304,7 +304,7 @@ fn the_holder_of_the_key_sees_the_watermark() {
     let mut accepted = vec![];
     for _ in 0..200 {
         assert_eq!(chain.plan(&accepted).unwrap(), Plan::Sample);
-        let token = chain.finish(&mut vec![0.0; V as usize]).unwrap();
+        let token = chain.finish_values(&mut vec![0.0; V as usize]).unwrap();
         accepted = vec![token];
         ids.push(token);
     }

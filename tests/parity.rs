@@ -74,7 +74,7 @@ fn forward(model: &mut dyn Model, rows: &[Row], mut take: impl FnMut(usize, &[f3
     for chunk in rows.chunks(CHUNK) {
         model.forward(chunk).unwrap();
         let wanted = chunk.iter().filter(|row| row.wants_logits);
-        for (row, logits) in wanted.zip(model.logits().chunks_exact(width)) {
+        for (row, logits) in wanted.zip(model.logits().values().chunks_exact(width)) {
             take(row.slot as usize, logits);
         }
     }

@@ -176,7 +176,7 @@ fn drawn(chain: &mut dyn Chain, row: &[f32], positions: usize) -> Vec<TokenId> {
         let newest = &tokens[tokens.len().saturating_sub(1)..];
         chain.plan(newest).unwrap();
         scratch.copy_from_slice(row);
-        tokens.push(chain.finish(&mut scratch).unwrap());
+        tokens.push(chain.finish_values(&mut scratch).unwrap());
     }
     tokens
 }

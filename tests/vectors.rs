@@ -60,7 +60,7 @@ fn check_draws(
     let mut seen = BTreeSet::new();
     for position in first..first + DRAWS {
         let token = chain
-            .finish(&mut row.logits.clone())
+            .finish_values(&mut row.logits.clone())
             .map_err(|e| e.to_string())?;
         let expected = if asked.temperature < 1e-5 {
             drawn(logits, kept, 0.0)
@@ -99,12 +99,14 @@ fn edited(
     } else {
         chain.plan(&[]).map_err(fault)?;
         for token in &row.generated {
-            chain.finish(&mut row.logits.clone()).map_err(fault)?;
+            chain
+                .finish_values(&mut row.logits.clone())
+                .map_err(fault)?;
             chain.plan(&[*token]).map_err(fault)?;
         }
     }
     let mut logits = row.logits.clone();
-    let token = chain.finish(&mut logits).map_err(fault)?;
+    let token = chain.finish_values(&mut logits).map_err(fault)?;
     Ok((logits, token))
 }
 
@@ -182,7 +184,7 @@ fn check_draw(plugins: &Plugins, case: &Value) -> Result<(), String> {
         .map_err(|e| e.to_string())?;
     chain.plan(&[]).map_err(|e| e.to_string())?;
     let token = chain
-        .finish(&mut row.logits.clone())
+        .finish_values(&mut row.logits.clone())
         .map_err(|e| e.to_string())?;
     (Some(token) == row.expected_token)
         .then_some(())
@@ -210,7 +212,9 @@ fn check_draft(plugins: &Plugins, case: &Value) -> Result<(), String> {
         check_row(plugins, &row(i))?;
         chain.plan(&accepted).map_err(|e| e.to_string())?;
         let mut logits = row(i).logits;
-        chain.finish(&mut logits).map_err(|e| e.to_string())?;
+        chain
+            .finish_values(&mut logits)
+            .map_err(|e| e.to_string())?;
         let expected = row(i).expected_logits.unwrap();
         if !logits.iter().zip(&expected).all(|(a, b)| close(*b, *a)) {
             return Err(format!("row {i}: {logits:?}, expected {expected:?}"));
@@ -243,7 +247,7 @@ fn check_stateful(
     for position in 0..DRAWS {
         chain.plan(&accepted).map_err(|e| e.to_string())?;
         let token = chain
-            .finish(&mut row.logits.clone())
+            .finish_values(&mut row.logits.clone())
             .map_err(|e| e.to_string())?;
         let expected = expected(uniform(SEED, position, 0, 0, 0));
         if token != expected {
@@ -432,7 +436,7 @@ fn check(plugins: &Plugins, case: &Value) -> Result<(), String> {
         ("all_masked", Ok(asked)) => {
             let mut chain = open(plugins, &row, &asked).map_err(|e| e.to_string())?;
             chain.plan(&[]).map_err(|e| e.to_string())?;
-            match chain.finish(&mut row.logits.clone()) {
+            match chain.finish_values(&mut row.logits.clone()) {
                 Err(fault) if fault.kind == "all_banned" => Ok(()),
                 other => Err(format!("{other:?}")),
             }

@@ -14,10 +14,10 @@ use std::process::ExitCode;
 
 use sluice::bench::{self, Arm, NativeSequence};
 use sluice::config::{Cli, Command};
-use sluice::engine::{Chain, Fault, Plan, TokenId};
+use sluice::engine::{Chain, Fault, LogitsRow, Plan, TokenId};
 use sluice::plugin::compile_child;
 use sluice_contract::chance::Chance;
-use sluice_kernels::row;
+use sluice_kernels::row::Scanned;
 use sluice_plugin::logits::Candidates;
 use sluice_plugin::ranking::Row;
 use sluice_plugin::sampling::{Params, Pipeline};
@@ -99,22 +99,30 @@ impl Chain for Native {
         Ok(Plan::Sample)
     }
 
-    fn finish(&mut self, row: &mut [f32]) -> Result<TokenId, Fault> {
-        row[100] -= 1.5;
-        row[200] += 0.5;
-        for &id in self.repetition.ids() {
-            let logit = &mut row[id as usize];
-            if *logit > 0.0 {
-                *logit /= self.repetition.divisor();
-            } else {
-                *logit *= self.repetition.divisor();
+    fn finish(&mut self, row: &mut LogitsRow<'_>) -> Result<TokenId, Fault> {
+        row.change_at([100, 200], |row| {
+            row[100] -= 1.5;
+            row[200] += 0.5;
+        });
+        let (ids, divisor) = (self.repetition.ids(), self.repetition.divisor());
+        row.change_at(ids.iter().copied(), |row| {
+            for &id in ids {
+                let logit = &mut row[id as usize];
+                if *logit > 0.0 {
+                    *logit /= divisor;
+                } else {
+                    *logit *= divisor;
+                }
             }
-        }
+        });
         for (ids, values) in [self.frequency.additions(), self.presence.additions()] {
-            for (&id, value) in ids.iter().zip(values) {
-                row[id as usize] += value;
-            }
+            row.change_at(ids.iter().copied(), |row| {
+                for (&id, value) in ids.iter().zip(values) {
+                    row[id as usize] += value;
+                }
+            });
         }
+        let row = row.scan().map_err(|bad| fault(&bad.to_string()))?;
         let uniform = |draw| (self.chance.bits(draw) >> 11) as f64 / (1_u64 << 53) as f64;
         let token = self.pipeline.choose(NativeRow(row), &uniform);
         token.ok_or_else(|| fault("every token is banned"))
@@ -129,7 +137,7 @@ impl Chain for Broken {
         Err(fault(&self.0))
     }
 
-    fn finish(&mut self, _row: &mut [f32]) -> Result<TokenId, Fault> {
+    fn finish(&mut self, _row: &mut LogitsRow<'_>) -> Result<TokenId, Fault> {
         Err(fault(&self.0))
     }
 }
@@ -144,20 +152,20 @@ fn fault(message: &str) -> Fault {
 
 /// A row read by the passes that the server gives a component.
 #[derive(Clone, Copy)]
-struct NativeRow<'a>(&'a [f32]);
+struct NativeRow<'a>(Scanned<'a>);
 
 impl Row for NativeRow<'_> {
     fn top(&self, k: u32) -> Candidates {
         let (mut ids, mut logits) = (Vec::new(), Vec::new());
-        row::top_k(self.0, k as usize, &mut ids, &mut logits);
+        self.0.top_k(k as usize, &mut ids, &mut logits);
         Candidates { ids, logits }
     }
 
     fn log_sum_exp(&self, temperature: f32) -> f64 {
-        row::log_sum_exp(self.0, temperature)
+        self.0.log_sum_exp(temperature)
     }
 
     fn whole(&self) -> Cow<'_, [f32]> {
-        self.0.into()
+        self.0.values().into()
     }
 }

@@ -19,7 +19,7 @@ fn force(ids: &[TokenId]) -> StageRef {
 
 fn sample(chain: &mut dyn Chain, accepted: &[TokenId], best: TokenId) -> TokenId {
     assert_eq!(chain.plan(accepted).unwrap(), Plan::Sample);
-    chain.finish(&mut row(best)).unwrap()
+    chain.finish_values(&mut row(best)).unwrap()
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn edits_of_a_plan_change_the_row() {
         let mut chain = open(&[rules, greedy()]).unwrap();
         assert_eq!(chain.plan(&[]).unwrap(), Plan::Sample);
         let mut changed = row(7);
-        assert_eq!(chain.finish(&mut changed).unwrap(), 0);
+        assert_eq!(chain.finish_values(&mut changed).unwrap(), 0);
         let mut expected = row(7);
         expected[7] = -90.0;
         expected[TOKENIZER_SIZE as usize..].fill(f32::NEG_INFINITY);
@@ -97,7 +97,7 @@ fn edits_of_a_position_that_was_decided_are_void() {
         assert_eq!(chain.plan(&[]).unwrap(), Plan::Force(vec![9]));
         assert_eq!(chain.plan(&[9]).unwrap(), Plan::Sample);
         // Denied once, at this position: the best but one is id 1.
-        assert_eq!(chain.finish(&mut row(0)).unwrap(), 1);
+        assert_eq!(chain.finish_values(&mut row(0)).unwrap(), 1);
     });
 }
 
@@ -135,7 +135,7 @@ fn draws(chain: &mut dyn Chain) -> Vec<TokenId> {
     let mut accepted = Vec::new();
     for _ in 0..8 {
         assert_eq!(chain.plan(&accepted).unwrap(), Plan::Sample);
-        let token = chain.finish(&mut vec![0.0; row(0).len()]).unwrap();
+        let token = chain.finish_values(&mut vec![0.0; row(0).len()]).unwrap();
         tokens.push(token);
         accepted = vec![token];
     }
@@ -163,7 +163,7 @@ fn chance_depends_on_seed_and_choice_alone() {
 fn finished(chain: &mut dyn Chain, accepted: &[TokenId]) -> (Vec<f32>, TokenId) {
     assert_eq!(chain.plan(accepted).unwrap(), Plan::Sample);
     let mut row = row(11);
-    let token = chain.finish(&mut row).unwrap();
+    let token = chain.finish_values(&mut row).unwrap();
     (row, token)
 }
 

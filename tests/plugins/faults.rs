@@ -41,7 +41,7 @@ fn chain_with(plugin: &str, fault: &str, after: Option<u32>) -> Vec<StageRef> {
 /// One position: the token, or the fault of `plan` or `finish`.
 fn step(chain: &mut dyn Chain, accepted: &[TokenId], best: TokenId) -> Result<TokenId, Fault> {
     assert_eq!(chain.plan(accepted)?, Plan::Sample);
-    chain.finish(&mut row(best))
+    chain.finish_values(&mut row(best))
 }
 
 /// The fault that a stage makes at its second position.
@@ -201,7 +201,7 @@ fn a_new_row_cannot_raise_a_banned_token() {
         let mut chain = open(&stages).unwrap();
         assert_eq!(chain.plan(&[]), Ok(Plan::Sample));
         let mut row = row(7);
-        assert_eq!(chain.finish(&mut row), Ok(2));
+        assert_eq!(chain.finish_values(&mut row), Ok(2));
         let mut expected = vec![0.0; VOCABULARY_SIZE as usize];
         expected[..2].fill(f32::NEG_INFINITY);
         expected[TOKENIZER_SIZE as usize..].fill(f32::NEG_INFINITY);
@@ -218,16 +218,16 @@ fn a_row_that_no_model_may_give_names_the_model() {
             assert_eq!(chain.plan(&[]), Ok(Plan::Sample));
             let mut bad = row(7);
             bad[41] = value;
-            let fault = chain.finish(&mut bad).unwrap_err();
+            let fault = chain.finish_values(&mut bad).unwrap_err();
             assert_fault(&fault, "model", "model_row", "token 41");
         }
         let mut chain = open(&stages).unwrap();
         assert_eq!(chain.plan(&[]), Ok(Plan::Sample));
         let mut empty = vec![f32::NEG_INFINITY; VOCABULARY_SIZE as usize];
         empty[TOKENIZER_SIZE as usize] = 1.0;
-        let fault = chain.finish(&mut empty).unwrap_err();
+        let fault = chain.finish_values(&mut empty).unwrap_err();
         assert_fault(&fault, "model", "all_banned", "");
-        let fault = chain.finish(&mut [0.0; 3]).unwrap_err();
+        let fault = chain.finish_values(&mut [0.0; 3]).unwrap_err();
         assert_fault(&fault, "model", "model_row", "3 logits");
     });
 }
@@ -282,7 +282,7 @@ fn run(chain: &mut dyn Chain, mut between: impl FnMut()) -> Vec<TokenId> {
         let accepted = tokens.last().map_or(&[][..], std::slice::from_ref).to_vec();
         assert_eq!(chain.plan(&accepted), Ok(Plan::Sample));
         between();
-        let token = chain.finish(&mut row(position * 7 % 11)).unwrap();
+        let token = chain.finish_values(&mut row(position * 7 % 11)).unwrap();
         tokens.push(token);
         between();
     }

@@ -59,7 +59,7 @@ fn open(params: Value) -> Result<Box<dyn Chain>, OpenError> {
 fn allowed(chain: &mut dyn Chain, accepted: &[TokenId]) -> Vec<TokenId> {
     assert_eq!(chain.plan(accepted).unwrap(), Plan::Sample);
     let mut row = vec![0.0; VOCABULARY_SIZE as usize];
-    chain.finish(&mut row).unwrap();
+    chain.finish_values(&mut row).unwrap();
     let left = |id: &TokenId| row[*id as usize] == 0.0;
     (0..VOCABULARY_SIZE).filter(left).collect()
 }

@@ -72,7 +72,7 @@ fn as_component(plugins: &Plugins, name: &str, params: &Value) -> Seen {
         Err(fault) => return told(&fault),
     }
     let mut row = ROW.to_vec();
-    match chain.finish(&mut row) {
+    match chain.finish_values(&mut row) {
         Ok(token) => (format!("{token} of {row:?}"), None),
         Err(fault) => told(&fault),
     }

@@ -111,7 +111,7 @@ fn masks(
     Ok([&[][..], &[a]].map(|accepted| {
         assert_eq!(chain.plan(accepted).unwrap(), Plan::Sample);
         let mut row = vec![0.0; VOCABULARY_SIZE as usize];
-        chain.finish(&mut row).unwrap();
+        chain.finish_values(&mut row).unwrap();
         (0..VOCABULARY_SIZE)
             .filter(|&id| row[id as usize] == 0.0)
             .collect()

@@ -253,7 +253,7 @@ impl Ours {
         let chain = self.plugins.open(vocabulary, &stages, info, 0);
         let mut chain = chain.map_err(|e| e.to_string())?;
         chain.plan(generated).map_err(|e| e.to_string())?;
-        match chain.finish(&mut logits) {
+        match chain.finish_values(&mut logits) {
             Ok(_) => Ok(logits),
             Err(fault) if fault.kind == "all_banned" => Ok(vec![f32::NEG_INFINITY; logits.len()]),
             Err(fault) => Err(fault.to_string()),
@@ -285,7 +285,7 @@ impl Ours {
         for position in 0..2 {
             let expected = steps.draw(&row.logits, uniform(seed, position, 0, 0, 0));
             chain.plan(newest.as_slice()).map_err(|e| e.to_string())?;
-            let found = chain.finish(&mut row.logits.clone());
+            let found = chain.finish_values(&mut row.logits.clone());
             let found = found.map_err(|e| e.to_string())?;
             if found != expected {
                 return Err(format!("{found} drawn at {position}, not {expected}"));

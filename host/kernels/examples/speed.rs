@@ -114,14 +114,22 @@ fn rows() {
             .collect();
         println!("\none logits row of {n}, in us");
         let (mut ids, mut best) = (Vec::new(), Vec::new());
+        let mut maxima = Vec::new();
+        let us = median(101, || {
+            let _ = black_box(row::scan(black_box(&logits), &mut maxima));
+        });
+        println!("scan                 {us:8.1}");
+        let mut rows = row::Logits::from(&logits[..]);
+        let mut one = rows.row();
+        let Ok(scanned) = one.scan() else { return };
         for k in [1, 40, 256, 1_000, 4_000, n] {
             let us = median(101, || {
-                row::top_k(black_box(&logits), k, &mut ids, &mut best);
+                black_box(scanned).top_k(k, &mut ids, &mut best);
             });
             println!("top_k({k:6})        {us:8.1}");
         }
         let us = median(101, || {
-            black_box(row::log_sum_exp(black_box(&logits), 0.7));
+            black_box(black_box(scanned).log_sum_exp(0.7));
         });
         println!("log_sum_exp          {us:8.1}");
         let us = median(101, || {

@@ -4,6 +4,7 @@ use std::{
     alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error},
     cell::RefCell,
     ptr::NonNull,
+    slice,
 };
 
 /// Bytes of a cache line, and of the widest vector.
@@ -55,6 +56,17 @@ impl Buffer {
         unsafe { self.start.copy_from_nonoverlapping(other.start, self.len) };
     }
 
+    pub(crate) fn as_slice(&self) -> &[f32] {
+        // SAFETY: it has that many values, and whoever writes through
+        // `as_mut_ptr` sees to it that nobody reads them meanwhile.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [f32] {
+        // SAFETY: as above, and it is borrowed mutably.
+        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+
     /// Whoever writes through it sees to it that nobody else uses the same
     /// elements meanwhile.
     pub(crate) fn as_mut_ptr(&self) -> *mut f32 {
@@ -90,13 +102,18 @@ pub(crate) fn with_shared_scratch<R>(len: usize, work: impl FnOnce(*mut f32) -> 
 }
 
 fn lend<R>(scratch: &Scratch, len: usize, work: impl FnOnce(*mut f32) -> R) -> R {
-    let mut scratch = scratch.borrow_mut();
-    if scratch.as_ref().is_none_or(|buffer| buffer.len() < len) {
-        *scratch = None; // gives the memory back first
+    work(of_at_least(&mut scratch.borrow_mut(), len).as_mut_ptr())
+}
+
+/// A buffer of at least `len` values: the one there is, or a larger one, without
+/// its content, in its place. Ends the process when there is no memory.
+pub(crate) fn of_at_least(buffer: &mut Option<Buffer>, len: usize) -> &mut Buffer {
+    if buffer.as_ref().is_none_or(|buffer| buffer.len() < len) {
+        *buffer = None; // gives the memory back first
     }
     let new = || {
         let len = len.next_power_of_two();
         Buffer::new(len).unwrap_or_else(|| handle_alloc_error(Layout::new::<f32>()))
     };
-    work(scratch.get_or_insert_with(new).as_mut_ptr())
+    buffer.get_or_insert_with(new)
 }

@@ -49,7 +49,7 @@ mod simd;
 mod testing;
 
 pub use loan::Loan;
-pub use matmul::matmul_nt;
+pub use matmul::{logits_nt, matmul_nt};
 pub use quantised::{Format, Quantised};
 #[cfg(target_os = "linux")]
 pub use sgemm::{cblas_sgemm, sgemm_calls};

@@ -9,11 +9,12 @@
 mod dense;
 mod packed;
 
-use std::ops::Range;
+use std::{ops::Range, slice};
 
 use crate::{
     buffer::{with_scratch, with_shared_scratch},
     pool::Pool,
+    row::{BLOCK, block_maxima},
     simd::{Kernel, Level, Simd},
 };
 pub(crate) use dense::Dense;
@@ -38,7 +39,22 @@ const PACKED_COLUMNS: usize = 64;
 /// # Panics
 /// When a slice is not as long as its shape says.
 pub fn matmul_nt(m: usize, n: usize, k: usize, a: &[f32], b: &[f32], c: &mut [f32]) {
-    matmul_nt_on(Level::best(), Pool::shared(), [m, n, k], a, b, c);
+    matmul_nt_on(Level::best(), Pool::shared(), [m, n, k], a, b, c, None);
+}
+
+/// [`matmul_nt`] into rows of logits, with the maxima of the blocks of each, as
+/// [`Logits::resize`](crate::row::Logits::resize) gives room for them.
+///
+/// # Panics
+/// When a slice is not as long as its shape says.
+pub fn logits_nt(
+    [m, n, k]: [usize; 3],
+    a: &[f32],
+    b: &[f32],
+    (c, maxima): (&mut [f32], &mut [f32]),
+) {
+    let (level, pool) = (Level::best(), Pool::shared());
+    matmul_nt_on(level, pool, [m, n, k], a, b, c, Some(maxima));
 }
 
 pub(crate) fn matmul_nt_on(
@@ -48,6 +64,7 @@ pub(crate) fn matmul_nt_on(
     a: &[f32],
     b: &[f32],
     c: &mut [f32],
+    maxima: Option<&mut [f32]>,
 ) {
     assert_eq!(Some(a.len()), m.checked_mul(k), "A is not {m} x {k}");
     assert_eq!(Some(b.len()), n.checked_mul(k), "B is not {n} x {k}");
@@ -65,9 +82,20 @@ pub(crate) fn matmul_nt_on(
         b,
         c: c.as_mut_ptr(),
         ldc: n,
+        maxima: maxima.map(|maxima| maxima_of([m, n], maxima)),
     };
     // SAFETY: the slices hold what the shapes say, and C is borrowed mutably.
     unsafe { product.compute(level, pool) };
+}
+
+/// Where the maxima of a product `[m, n]` go.
+///
+/// # Panics
+/// When there are not as many as the shape says.
+pub(crate) fn maxima_of([m, n]: [usize; 2], maxima: &mut [f32]) -> *mut f32 {
+    let expected = m.checked_mul(n.div_ceil(BLOCK));
+    assert_eq!(Some(maxima.len()), expected, "maxima of {m} x {n}");
+    maxima.as_mut_ptr()
 }
 
 /// The operand B, whose rows are the columns of C.
@@ -107,6 +135,9 @@ pub(crate) struct Product<B> {
     pub(crate) b: B,
     pub(crate) c: *mut f32,
     pub(crate) ldc: usize,
+    /// For the largest of each block of C's rows, `[m, n.div_ceil(BLOCK)]`, where
+    /// they are wanted: whoever has just computed a block has it at hand.
+    pub(crate) maxima: Option<*mut f32>,
 }
 
 // SAFETY: its pointers are used under the terms of `compute` only, which gives
@@ -115,8 +146,8 @@ unsafe impl<B: Sync> Sync for Product<B> {}
 
 impl<B: Columns> Product<B> {
     /// # Safety
-    /// A and B are valid for reads and C for writes with these sides and
-    /// distances, and C overlaps neither.
+    /// A and B are valid for reads and C and the maxima for writes with these
+    /// sides and distances, and neither of these overlaps another.
     pub(crate) unsafe fn compute(&self, level: Level, pool: &Pool) {
         let Self { m, n, k, .. } = *self;
         if m == 0 || n == 0 {
@@ -137,14 +168,33 @@ impl<B: Columns> Product<B> {
     }
 
     fn compute_directly(&self, level: Level, pool: &Pool, n_threads: usize, n_pieces: usize) {
-        let width = self.n.div_ceil(n_pieces).next_multiple_of(N);
+        let width = self.n.div_ceil(n_pieces).next_multiple_of(self.unit());
         pool.for_each(self.n.div_ceil(width), n_threads, |piece| {
             let columns = part(piece, width, self.n);
             level.run(Direct {
                 product: self,
+                columns: columns.clone(),
+            });
+            self.find_maxima(level, 0..self.m, columns);
+        });
+    }
+
+    /// Columns of C of which a piece has a whole number.
+    fn unit(&self) -> usize {
+        if self.maxima.is_some() { BLOCK } else { N }
+    }
+
+    /// Finds the maxima of a part of C that is computed, where they are wanted.
+    /// The part is the caller's, and begins with a block.
+    fn find_maxima(&self, level: Level, rows: Range<usize>, columns: Range<usize>) {
+        if let Some(to) = self.maxima {
+            level.run(Maxima {
+                product: self,
+                to,
+                rows,
                 columns,
             });
-        });
+        }
     }
 
     fn compute_packed(&self, level: Level, pool: &Pool, n_threads: usize, n_pieces: usize) {
@@ -165,7 +215,7 @@ impl<B: Columns> Product<B> {
             let height = n_tiles.div_ceil(n_blocks);
             let n_blocks = n_tiles.div_ceil(height);
             let width = n.div_ceil(n_pieces.div_ceil(n_blocks));
-            let width = width.max(PACKED_COLUMNS).next_multiple_of(N);
+            let width = width.max(PACKED_COLUMNS).next_multiple_of(self.unit());
             let n_strips = n.div_ceil(width);
             pool.for_each(n_blocks * n_strips, n_threads, |piece| {
                 let tiles = part(piece / n_strips, height, n_tiles);
@@ -173,8 +223,10 @@ impl<B: Columns> Product<B> {
                 with_scratch(packed::panel_len(height * tile, k), |scratch| {
                     // SAFETY: as above; the scratch is this thread's and as
                     // long as asked for, and nobody writes to the copy of A.
+                    let (tiles, columns) = (tiles.clone(), columns.clone());
                     level.run(unsafe { Packed::new(self, tiles, columns, a.start(), scratch) });
                 });
+                self.find_maxima(level, tiles.start * tile..m.min(tiles.end * tile), columns);
             });
         });
     }
@@ -241,6 +293,42 @@ impl<B: Columns> Kernel for Direct<'_, B> {
         // SAFETY: `compute` is told that the product is valid; pieces do not
         // overlap, each is dealt once, and their width is a multiple of N.
         unsafe { B::direct(s, self.product, self.columns) };
+    }
+}
+
+/// The maxima of some rows and columns of C. Made by `find_maxima` only.
+struct Maxima<'a, B> {
+    product: &'a Product<B>,
+    to: *mut f32,
+    rows: Range<usize>,
+    columns: Range<usize>,
+}
+
+impl<B> Kernel for Maxima<'_, B> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Product { n, c, ldc, .. } = *self.product;
+        let n_blocks = self.columns.len().div_ceil(BLOCK);
+        for row in self.rows {
+            // SAFETY: `compute` is told that C and the maxima are valid; these
+            // columns of the row are the caller's and computed, they begin with a
+            // block, and no other piece has any of these blocks.
+            let (values, maxima) = unsafe {
+                let to = self
+                    .to
+                    .add(row * n.div_ceil(BLOCK) + self.columns.start / BLOCK);
+                (
+                    slice::from_raw_parts(
+                        c.add(row * ldc + self.columns.start),
+                        self.columns.len(),
+                    ),
+                    slice::from_raw_parts_mut(to, n_blocks),
+                )
+            };
+            block_maxima(s, values, maxima);
+        }
     }
 }
 

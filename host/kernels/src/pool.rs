@@ -5,13 +5,17 @@
 //! product of a forward pass follows at once. Work is dealt in pieces as
 //! threads come for them, so a helper that the system keeps from running costs
 //! nothing but its share.
+//!
+//! What has nothing to do with the computation, and need only be done when that
+//! ends, helpers do while they stand by: [`beside`].
 
 use std::{
     cell::UnsafeCell,
     hint,
+    ops::Range,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Mutex, OnceLock, TryLockError,
+        Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError,
         atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     },
     thread::{self, Thread},
@@ -24,8 +28,11 @@ const STACK_BYTES: usize = 8 << 20;
 const SPIN: Duration = Duration::from_micros(200);
 /// How often the caller looks for a helper's end before it yields its core.
 const PATIENCE: u32 = 2_000;
+/// How many of those looks pass where one takes a lock.
+const LOOK: u32 = 64;
 
 type Task<'a> = dyn Fn() + Sync + 'a;
+type Work<'a> = dyn Fn(usize) + Sync + 'a;
 
 /// Nothing to do. Also what the caller sets to take back a task that the
 /// helper has not begun.
@@ -42,6 +49,7 @@ struct Helper {
     state: AtomicU32,
     asleep: AtomicBool,
     task: UnsafeCell<Option<*const Task<'static>>>,
+    aside: &'static Aside,
 }
 
 // SAFETY: `task` is written only by the thread that holds the pool's turn while
@@ -61,7 +69,8 @@ impl Helper {
                 .compare_exchange(POSTED, RUNNING, Ordering::AcqRel, Ordering::Relaxed)
                 .is_err()
             {
-                continue; // taken back
+                self.aside.do_one(); // or the task was taken back
+                continue;
             }
             // SAFETY: `state` is `RUNNING`, so the caller that posted the task
             // keeps it alive and unchanged until `state` changes again.
@@ -72,12 +81,12 @@ impl Helper {
         }
     }
 
-    /// Returns when a task may be there.
+    /// Returns when a task, or something to do beside, may be there.
     fn wait(&self) {
         let since = Instant::now();
         loop {
             for _ in 0..64 {
-                if self.state.load(Ordering::Relaxed) == POSTED {
+                if self.is_wanted(Ordering::Relaxed) {
                     return;
                 }
                 hint::spin_loop();
@@ -89,10 +98,128 @@ impl Helper {
         // Either this thread sees the task below, or the one that posts it
         // sees `asleep`: both sides are sequentially consistent.
         self.asleep.store(true, Ordering::SeqCst);
-        while self.state.load(Ordering::SeqCst) != POSTED {
+        while !self.is_wanted(Ordering::SeqCst) {
             thread::park();
         }
         self.asleep.store(false, Ordering::SeqCst);
+    }
+
+    fn is_wanted(&self, ordering: Ordering) -> bool {
+        self.state.load(ordering) == POSTED || self.aside.is_open.load(ordering)
+    }
+}
+
+/// What helpers do while they have no task.
+#[derive(Default)]
+#[repr(align(128))] // as of a helper: idle ones look at it all the time
+struct Aside {
+    /// There are pieces that nobody has begun.
+    is_open: AtomicBool,
+    pieces: Mutex<Option<Pieces>>,
+    /// Nobody is at a piece any more.
+    done: Condvar,
+}
+
+struct Pieces {
+    left: Range<usize>,
+    n_running: usize,
+    has_failed: bool,
+    work: &'static Work<'static>,
+}
+
+impl Aside {
+    /// Offers pieces, unless another's are there. Until [`end`](Self::end) is called
+    /// `work` must stay alive, in spite of its type.
+    fn offer(&self, n_pieces: usize, work: &'static Work<'static>) -> bool {
+        let mut pieces = self.lock();
+        if pieces.is_some() || n_pieces == 0 {
+            return false;
+        }
+        *pieces = Some(Pieces {
+            left: 0..n_pieces,
+            n_running: 0,
+            has_failed: false,
+            work,
+        });
+        self.is_open.store(true, Ordering::SeqCst);
+        true
+    }
+
+    /// Does one of the pieces that nobody has begun. Returns whether there was one.
+    fn do_one(&self) -> bool {
+        let Some((piece, work)) = self.take() else {
+            return false;
+        };
+        let failed = catch_unwind(AssertUnwindSafe(|| work(piece))).is_err();
+        if let Some(pieces) = &mut *self.lock() {
+            pieces.has_failed |= failed;
+            pieces.n_running -= 1;
+            if pieces.n_running == 0 {
+                self.done.notify_all();
+            }
+        }
+        true
+    }
+
+    fn take(&self) -> Option<(usize, &'static Work<'static>)> {
+        if !self.is_open.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut pieces = self.lock();
+        let pieces = pieces.as_mut()?;
+        let piece = pieces.left.next();
+        if pieces.left.is_empty() {
+            self.is_open.store(false, Ordering::Relaxed);
+        }
+        pieces.n_running += usize::from(piece.is_some());
+        Some((piece?, pieces.work))
+    }
+
+    /// Takes the pieces away that nobody has begun, and waits for those that are at
+    /// one: at first without sleep, for most take no longer than to wake up. Returns
+    /// whether one has failed.
+    fn end(&self) -> bool {
+        let mut looks = 0;
+        let mut pieces = self.lock();
+        self.is_open.store(false, Ordering::Relaxed);
+        while let Some(found) = &mut *pieces {
+            found.left = 0..0;
+            if found.n_running == 0 {
+                break;
+            }
+            pieces = if looks < PATIENCE {
+                drop(pieces);
+                (0..LOOK).for_each(|_| hint::spin_loop());
+                looks += LOOK;
+                self.lock()
+            } else {
+                let woken = self.done.wait(pieces);
+                woken.unwrap_or_else(PoisonError::into_inner)
+            };
+        }
+        pieces.take().is_some_and(|pieces| pieces.has_failed)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Pieces>> {
+        // Nobody panics under it.
+        self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Pieces that were offered. Dropping it ends that, also when the caller's own part
+/// panics.
+struct Offered<'a>(Option<&'a Aside>);
+
+impl Offered<'_> {
+    /// Returns whether a piece has failed.
+    fn end(&mut self) -> bool {
+        self.0.take().is_some_and(Aside::end)
+    }
+}
+
+impl Drop for Offered<'_> {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -104,11 +231,20 @@ pub fn for_each(n_pieces: usize, work: impl Fn(usize) + Sync) {
     pool.for_each(n_pieces, pool.n_threads(), work);
 }
 
+/// Runs `main` here, and calls `work` once with each of `0..n_pieces` meanwhile on
+/// threads of the kernels that have no part of `main` to do; what is left of it
+/// when `main` ends, here as well. Returns when all is done. A panic of either
+/// reaches the caller.
+pub fn beside<R>(n_pieces: usize, work: impl Fn(usize) + Sync, main: impl FnOnce() -> R) -> R {
+    Pool::shared().beside(n_pieces, &work, main)
+}
+
 /// The threads. Their number is fixed; they end with the process.
 pub(crate) struct Pool {
     /// Held by the thread whose work the helpers do.
     turn: Mutex<()>,
     helpers: Vec<(&'static Helper, Thread)>,
+    aside: &'static Aside,
 }
 
 impl Pool {
@@ -120,11 +256,13 @@ impl Pool {
 
     /// Starts `n_helpers` threads, or as many as the system grants.
     pub(crate) fn new(n_helpers: usize) -> Self {
+        let aside: &'static Aside = Box::leak(Box::default());
         let helpers = (0..n_helpers).map_while(|_| {
             let helper: &'static Helper = Box::leak(Box::new(Helper {
                 state: AtomicU32::new(IDLE),
                 asleep: AtomicBool::new(false),
                 task: UnsafeCell::new(None),
+                aside,
             }));
             let spawned = thread::Builder::new()
                 .name("sluice-kernel".to_owned())
@@ -135,6 +273,7 @@ impl Pool {
         Self {
             turn: Mutex::new(()),
             helpers: helpers.collect(),
+            aside,
         }
     }
 
@@ -157,6 +296,30 @@ impl Pool {
                 work(piece);
             }
         });
+    }
+
+    fn beside<R>(&self, n_pieces: usize, work: &Work<'_>, main: impl FnOnce() -> R) -> R {
+        // SAFETY: only the lifetime changes. `Offered` below does not let go before
+        // nobody is at a piece and nobody can begin one.
+        let unbound = unsafe { std::mem::transmute::<&Work<'_>, &'static Work<'static>>(work) };
+        if !self.aside.offer(n_pieces, unbound) {
+            let done = main();
+            (0..n_pieces).for_each(work);
+            return done;
+        }
+        let mut offered = Offered(Some(self.aside));
+        for (helper, thread) in self.helpers.iter().take(n_pieces) {
+            if helper.asleep.load(Ordering::SeqCst) {
+                thread.unpark();
+            }
+        }
+        let done = main();
+        while self.aside.do_one() {}
+        assert!(
+            !offered.end(),
+            "what was done beside a computation panicked"
+        );
+        done
     }
 
     /// Runs `task` here and on up to `n_helpers` helpers.
@@ -231,8 +394,6 @@ impl Drop for Posted<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::PoisonError;
-
     use super::*;
 
     #[test]
@@ -247,6 +408,128 @@ mod tests {
                 assert!(done.iter().all(|n| n.load(Ordering::Relaxed) == 1));
             }
         }
+    }
+
+    #[test]
+    fn every_piece_beside_is_done_once() {
+        for n_helpers in [0, 1, 3] {
+            let pool = Pool::new(n_helpers);
+            for n_pieces in [0, 1, 2, 7, 100] {
+                let done: Vec<AtomicU32> = (0..n_pieces).map(|_| AtomicU32::new(0)).collect();
+                let sum = AtomicUsize::new(0);
+                let work = |i: usize| {
+                    done[i].fetch_add(1, Ordering::Relaxed);
+                };
+                let main = || {
+                    for _ in 0..20 {
+                        pool.for_each(9, 4, |i| {
+                            sum.fetch_add(i, Ordering::Relaxed);
+                        });
+                    }
+                    7
+                };
+                assert_eq!(pool.beside(n_pieces, &work, main), 7);
+                assert!(done.iter().all(|n| n.load(Ordering::Relaxed) == 1));
+                assert_eq!(sum.into_inner(), 20 * 36);
+            }
+        }
+    }
+
+    /// Pieces and the computation that each wait for the other can only end if a
+    /// helper does the one while the other runs, a sleeping one too.
+    #[test]
+    fn a_helper_does_pieces_while_the_computation_runs() {
+        let pool = Pool::new(1);
+        for pause in [Duration::ZERO, 5 * SPIN] {
+            thread::sleep(pause);
+            let met = AtomicU32::new(0);
+            let meet = || {
+                met.fetch_add(1, Ordering::SeqCst);
+                while met.load(Ordering::SeqCst) < 2 {
+                    thread::yield_now();
+                }
+            };
+            pool.beside(1, &|_| meet(), meet);
+            assert_eq!(met.into_inner(), 2);
+        }
+    }
+
+    /// Work may ask for helpers itself, and for work beside its own.
+    #[test]
+    fn pieces_share_and_have_pieces_beside() {
+        let pool = Pool::new(2);
+        let count = AtomicU32::new(0);
+        let one = |_: usize| {
+            count.fetch_add(1, Ordering::Relaxed);
+        };
+        let work = |_: usize| {
+            pool.for_each(3, 3, one);
+            pool.beside(2, &one, || one(0));
+        };
+        for _ in 0..200 {
+            pool.beside(4, &work, || pool.for_each(5, 3, one));
+        }
+        assert_eq!(count.into_inner(), 200 * (4 * (3 + 2 + 1) + 5));
+    }
+
+    /// Longer than one waits without sleep.
+    #[test]
+    fn a_piece_that_takes_long_is_waited_for() {
+        let pool = Pool::new(1);
+        let begun = AtomicBool::new(false);
+        let ended = AtomicBool::new(false);
+        let work = |_: usize| {
+            begun.store(true, Ordering::SeqCst);
+            thread::sleep(Duration::from_millis(30));
+            ended.store(true, Ordering::SeqCst);
+        };
+        let main = || {
+            while !begun.load(Ordering::SeqCst) {
+                thread::yield_now();
+            }
+        };
+        pool.beside(1, &work, main);
+        assert!(ended.into_inner());
+    }
+
+    #[test]
+    fn those_who_come_at_once_do_their_own_pieces() {
+        let pool = Pool::new(2);
+        thread::scope(|scope| {
+            for caller in 0..4_usize {
+                let pool = &pool;
+                scope.spawn(move || {
+                    for round in 0..500 {
+                        let sum = AtomicUsize::new(0);
+                        let work = |i: usize| {
+                            sum.fetch_add(caller * 1_000 + i, Ordering::Relaxed);
+                        };
+                        pool.beside(round % 9, &work, || pool.for_each(3, 3, |_| ()));
+                        let expected: usize = (0..round % 9).map(|i| caller * 1_000 + i).sum();
+                        assert_eq!(sum.load(Ordering::Relaxed), expected);
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn a_panic_beside_reaches_the_caller_and_the_pool_survives() {
+        let pool = Pool::new(1);
+        let panics = |work: &Work<'_>, main: fn()| {
+            let caught = catch_unwind(AssertUnwindSafe(|| pool.beside(3, work, main)));
+            assert!(caught.is_err());
+        };
+        for _ in 0..3 {
+            panics(&|_| panic!("beside"), || ());
+            panics(&|_| (), || panic!("here"));
+        }
+        let count = AtomicU32::new(0);
+        let work = |_| {
+            count.fetch_add(1, Ordering::Relaxed);
+        };
+        pool.beside(10, &work, || ());
+        assert_eq!(count.into_inner(), 10);
     }
 
     #[test]

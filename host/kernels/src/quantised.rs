@@ -24,7 +24,7 @@ use std::{
 
 use crate::{
     buffer::Buffer,
-    matmul::{N, Product},
+    matmul::{N, Product, maxima_of},
     pool::Pool,
     simd::{Kernel, Level, Simd},
 };
@@ -138,10 +138,26 @@ impl Quantised {
     /// # Panics
     /// When a slice is not as long as its shape says.
     pub fn matmul_nt(&self, m: usize, a: &[f32], c: &mut [f32]) {
-        self.matmul_nt_on(Level::best(), Pool::shared(), m, a, c);
+        self.matmul_nt_on(Level::best(), Pool::shared(), m, a, c, None);
     }
 
-    fn matmul_nt_on(&self, level: Level, pool: &Pool, m: usize, a: &[f32], c: &mut [f32]) {
+    /// [`logits_nt`](crate::logits_nt) with these weights.
+    ///
+    /// # Panics
+    /// When a slice is not as long as its shape says.
+    pub fn logits_nt(&self, m: usize, a: &[f32], (c, maxima): (&mut [f32], &mut [f32])) {
+        self.matmul_nt_on(Level::best(), Pool::shared(), m, a, c, Some(maxima));
+    }
+
+    fn matmul_nt_on(
+        &self,
+        level: Level,
+        pool: &Pool,
+        m: usize,
+        a: &[f32],
+        c: &mut [f32],
+        maxima: Option<&mut [f32]>,
+    ) {
         let Self { n, k, .. } = *self;
         assert_eq!(Some(a.len()), m.checked_mul(k), "A is not {m} x {k}");
         assert_eq!(Some(c.len()), m.checked_mul(n), "C is not {m} x {n}");
@@ -154,6 +170,7 @@ impl Quantised {
             b: self,
             c: c.as_mut_ptr(),
             ldc: n,
+            maxima: maxima.map(|maxima| maxima_of([m, n], maxima)),
         };
         // SAFETY: the slices hold what the shapes say, C is borrowed mutably,
         // and a matrix has the sides it says.

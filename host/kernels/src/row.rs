@@ -1,46 +1,32 @@
 //! Passes over one logits row: what the plugin runtime needs of a whole
 //! vocabulary. Negative infinity marks a banned token.
 
-mod top_k;
+mod logits;
+mod scanned;
 
-pub use top_k::{argmax, top_k};
+pub use logits::{BadLogit, Logits, LogitsRow, LogitsRows, scan};
+pub use scanned::Scanned;
 
-use crate::simd::{ExpOver, Kernel, Level, Simd};
+use crate::simd::{Kernel, Level, Simd};
 
-/// What is left of a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RowState {
-    /// At least one token is not banned.
-    Open,
-    /// Every token is banned.
-    AllBanned,
-}
+/// Values of a block, see [`Logits`]. A whole number of vectors.
+pub const BLOCK: usize = 32;
 
 /// Looks for values that no row may have.
 ///
 /// # Errors
-/// The index of the first NaN or positive infinity.
-pub fn check(row: &[f32]) -> Result<RowState, usize> {
-    Level::best().run(Check { row })
-}
-
-/// ln Σ e^(logit / temperature) over the tokens that are not banned; negative
-/// infinity if all are. The absolute error is below 1e-6, beside that of the
-/// f64 itself.
-///
-/// `temperature` is above 0; below 1e-30 it counts as that, above 1e30 as that.
-/// [`check`] has passed the row.
-pub fn log_sum_exp(row: &[f32], temperature: f32) -> f64 {
-    log_sum_exp_on(Level::best(), row, temperature)
-}
-
-fn log_sum_exp_on(level: Level, row: &[f32], temperature: f32) -> f64 {
-    let temperature = temperature.clamp(1e-30, 1e30);
-    let (largest, sum) = level.run(LogSumExp { row, temperature });
-    if largest == f32::NEG_INFINITY {
-        return f64::NEG_INFINITY;
+/// The first NaN or positive infinity.
+pub fn check(row: &[f32]) -> Result<(), BadLogit> {
+    match Level::best().run(Check { row }) {
+        None => Ok(()),
+        Some(id) => Err(BadLogit { id, value: row[id] }),
     }
-    f64::from(largest) / f64::from(temperature) + sum.ln()
+}
+
+/// The lowest id among those with the largest logit; none if all are banned.
+/// The row has no NaN.
+pub fn argmax(row: &[f32]) -> Option<u32> {
+    scanned::argmax_on(Level::best(), row)
 }
 
 /// Adds `value` to the logits whose bit is set; id i is bit i % 32 of word
@@ -61,28 +47,23 @@ struct Check<'a> {
 }
 
 impl Kernel for Check<'_> {
-    type Output = Result<RowState, usize>;
+    /// The first that is bad.
+    type Output = Option<usize>;
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> Self::Output {
-        let (most, least) = (s.splat(f32::MAX), s.splat(f32::MIN));
+        let most = s.splat(f32::MAX);
         let all = u32::MAX >> (32 - S::LANES);
-        let mut open = 0;
         for at in (0..self.row.len()).step_by(S::LANES) {
             let n = S::LANES.min(self.row.len() - at);
             // SAFETY: n values from `at` are within the row.
             let v = unsafe { load(s, self.row.as_ptr().add(at), n) };
             let good = s.at_least(most, v);
             if good != all {
-                return Err(at + good.trailing_ones() as usize);
+                return Some(at + good.trailing_ones() as usize);
             }
-            open |= s.at_least(v, least) & (all >> (S::LANES - n));
         }
-        Ok(if open == 0 {
-            RowState::AllBanned
-        } else {
-            RowState::Open
-        })
+        None
     }
 }
 
@@ -120,42 +101,36 @@ fn largest<S: Simd>(s: S, row: &[f32]) -> f32 {
     row[whole..].iter().fold(best, |best, &x| best.max(x))
 }
 
-struct LogSumExp<'a> {
-    row: &'a [f32],
-    temperature: f32,
+/// Brings a block nearer.
+#[inline(always)]
+fn prefetch_block<S: Simd>(s: S, values: &[f32], block: usize) {
+    const LINE: usize = 16; // values
+    for at in (0..BLOCK).step_by(LINE) {
+        s.prefetch(values.as_ptr().wrapping_add(block * BLOCK + at));
+    }
 }
 
-/// Vectors of exponentials that are added in f32 before the sum goes on in f64:
-/// equal values round in the same direction again and again.
-const F32_SUM: usize = 16;
-
-impl Kernel for LogSumExp<'_> {
-    /// The largest logit, and Σ e^((logit - largest) / temperature).
-    type Output = (f32, f64);
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) -> Self::Output {
-        let top = largest(s, self.row);
-        if top == f32::NEG_INFINITY {
-            return (top, 0.0);
+/// The largest value of each block: NaN where one is NaN or positive infinity.
+#[inline(always)]
+pub(crate) fn block_maxima<S: Simd>(s: S, values: &[f32], maxima: &mut [f32]) {
+    let most = s.splat(f32::MAX);
+    for (block, maximum) in values.chunks(BLOCK).zip(maxima) {
+        let mut best = s.splat(f32::NEG_INFINITY);
+        let mut good = u32::MAX >> (32 - S::LANES);
+        let whole = block.len() - block.len() % S::LANES;
+        for at in (0..whole).step_by(S::LANES) {
+            // SAFETY: within the whole vectors of the block.
+            let v = unsafe { s.load(block.as_ptr().add(at)) };
+            good &= s.at_least(most, v);
+            best = s.max(best, v);
         }
-        let tops = s.splat(top);
-        let over = ExpOver::new(s, self.temperature);
-        let mut total = 0.0;
-        for chunk in self.row.chunks(F32_SUM * S::LANES) {
-            let whole = chunk.len() - chunk.len() % S::LANES;
-            let mut sum = s.splat(0.0);
-            for at in (0..whole).step_by(S::LANES) {
-                // SAFETY: within the whole vectors of the chunk.
-                let v = unsafe { s.load(chunk.as_ptr().add(at)) };
-                sum = s.add(sum, over.exp(s, s.sub(v, tops)));
-            }
-            total += f64::from(s.sum(sum));
-            for &x in &chunk[whole..] {
-                total += (f64::from(x - top) / f64::from(self.temperature)).exp();
-            }
-        }
-        (top, total)
+        let rest = &block[whole..];
+        let is_good = good == u32::MAX >> (32 - S::LANES) && rest.iter().all(|&x| x <= f32::MAX);
+        *maximum = if is_good {
+            rest.iter().fold(s.largest(best), |best, &x| best.max(x))
+        } else {
+            f32::NAN
+        };
     }
 }
 

@@ -185,6 +185,7 @@ impl Call {
                 b,
                 c,
                 ldc,
+                maxima: None,
             };
             // SAFETY: the caller vouches for the matrices; both operands are
             // contiguous along k.

@@ -29,3 +29,11 @@ impl Numbers {
 pub(crate) fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|x| x.to_bits()).collect()
 }
+
+/// The largest of each block of rows of `width` finite values: as it is defined.
+pub(crate) fn largest_of_blocks(width: usize, rows: &[f32]) -> Vec<f32> {
+    let rows = rows.chunks(width.max(1));
+    rows.flat_map(|row| row.chunks(32))
+        .map(|block| block.iter().copied().fold(f32::NEG_INFINITY, f32::max))
+        .collect()
+}

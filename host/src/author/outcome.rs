@@ -34,7 +34,7 @@ pub(super) fn ask(chain: &mut OpenChain, accepted: &[TokenId], row: &[f32]) -> O
 
 fn finish(chain: &mut OpenChain, row: &[f32]) -> Outcome {
     let mut row = row.to_vec();
-    match chain.finish(&mut row) {
+    match chain.finish_values(&mut row) {
         Ok(token) => Outcome::Chose { row, token },
         Err(fault) => Outcome::Failed(fault),
     }

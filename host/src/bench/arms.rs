@@ -2,10 +2,9 @@
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use serde_json::{Map, Value, json};
-use sluice_kernels::row;
 
 use super::BenchError;
-use crate::engine::{Chain, Fault, Plan, TokenId};
+use crate::engine::{Chain, Fault, LogitsRow, Plan, TokenId};
 
 /// Plugins of a chain with their parameters, a JSON object.
 type Stages = &'static [(&'static str, &'static str)];
@@ -287,11 +286,16 @@ impl Chain for Largest {
         Ok(Plan::Sample)
     }
 
-    fn finish(&mut self, row: &mut [f32]) -> Result<TokenId, Fault> {
-        row::argmax(row).ok_or_else(|| Fault {
+    fn finish(&mut self, row: &mut LogitsRow<'_>) -> Result<TokenId, Fault> {
+        let fault = |kind, message: String| Fault {
             stage: "none".into(),
-            kind: "all_banned",
-            message: "every logit is negative infinity".into(),
-        })
+            kind,
+            message,
+        };
+        let row = row
+            .scan()
+            .map_err(|bad| fault("model_row", bad.to_string()))?;
+        let none = || fault("all_banned", "every logit is negative infinity".into());
+        row.argmax().ok_or_else(none)
     }
 }

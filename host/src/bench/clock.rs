@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::engine::{Chain, Fault, Handle, Plan, Stats, TokenId};
+use crate::engine::{Chain, Fault, Handle, LogitsRow, Plan, Stats, TokenId};
 
 /// What is noted of a row.
 #[derive(Default)]
@@ -58,7 +58,7 @@ impl Chain for Timed {
         self.chain.plan(accepted)
     }
 
-    fn finish(&mut self, row: &mut [f32]) -> Result<TokenId, Fault> {
+    fn finish(&mut self, row: &mut LogitsRow<'_>) -> Result<TokenId, Fault> {
         let token = self.chain.finish(row);
         self.clock.notes().chosen.push(Instant::now());
         token

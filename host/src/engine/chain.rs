@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::TokenId;
+use super::{LogitsRow, TokenId};
 
 /// What the token processors decided about a position.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,7 +64,15 @@ pub trait Chain: Send {
     /// # Errors
     /// The fault of the stage that failed, or of a row with nothing left to
     /// sample.
-    fn finish(&mut self, row: &mut [f32]) -> Result<TokenId, Fault>;
+    fn finish(&mut self, row: &mut LogitsRow<'_>) -> Result<TokenId, Fault>;
+
+    /// [`finish`](Self::finish) for whoever has the values of a row alone.
+    ///
+    /// # Errors
+    /// As `finish`.
+    fn finish_values(&mut self, row: &mut [f32]) -> Result<TokenId, Fault> {
+        self.finish(&mut LogitsRow::new(row, &mut Vec::new()))
+    }
 
     /// What the sampler took of the last `finish`.
     fn sample_time(&self) -> Duration {

@@ -1,7 +1,7 @@
 //! A model and a chain whose answers are written down beforehand, so that the
 //! whole service can be tested without MLX and WebAssembly.
 
-use super::{Chain, Fault, Model, ModelError, Plan, Row, TokenId};
+use super::{Chain, Fault, Logits, LogitsRow, Model, ModelError, Plan, Row, TokenId};
 use std::collections::HashMap;
 
 /// A model whose logits are a function of the context.
@@ -9,7 +9,7 @@ pub struct ScriptedModel<F> {
     vocabulary_size: usize,
     script: F,
     contexts: HashMap<u32, Vec<TokenId>>,
-    logits: Vec<f32>,
+    logits: Logits,
 }
 
 impl<F: FnMut(&[TokenId]) -> Vec<f32>> ScriptedModel<F> {
@@ -20,7 +20,7 @@ impl<F: FnMut(&[TokenId]) -> Vec<f32>> ScriptedModel<F> {
             vocabulary_size,
             script,
             contexts: HashMap::new(),
-            logits: Vec::new(),
+            logits: Logits::default(),
         }
     }
 }
@@ -31,7 +31,7 @@ impl<F: FnMut(&[TokenId]) -> Vec<f32>> Model for ScriptedModel<F> {
     }
 
     fn forward(&mut self, rows: &[Row]) -> Result<(), ModelError> {
-        self.logits.clear();
+        let mut computed = Vec::new();
         for row in rows {
             let context = self.contexts.entry(row.slot).or_default();
             // What came after a position that is computed anew is forgotten.
@@ -48,13 +48,14 @@ impl<F: FnMut(&[TokenId]) -> Vec<f32>> Model for ScriptedModel<F> {
             if row.wants_logits {
                 let mut logits = (self.script)(context);
                 logits.resize(self.vocabulary_size, f32::NEG_INFINITY);
-                self.logits.extend(logits);
+                computed.extend(logits);
             }
         }
+        self.logits.replace(self.vocabulary_size, &computed);
         Ok(())
     }
 
-    fn logits(&mut self) -> &mut [f32] {
+    fn logits(&mut self) -> &mut Logits {
         &mut self.logits
     }
 
@@ -99,7 +100,8 @@ impl<F: FnMut(&[TokenId]) -> Result<Plan, Fault> + Send> Chain for ScriptedChain
         (self.plan)(&self.accepted)
     }
 
-    fn finish(&mut self, row: &mut [f32]) -> Result<TokenId, Fault> {
+    fn finish(&mut self, row: &mut LogitsRow<'_>) -> Result<TokenId, Fault> {
+        let row = row.values();
         let mut best = 0;
         for (i, logit) in row.iter().enumerate() {
             if *logit > row[best] {

@@ -46,14 +46,14 @@ pub(super) fn logprobs(
     n_top: u32,
     tokenizer_size: usize,
 ) -> Option<Logprobs> {
-    let Ok(row::RowState::Open) = row::check(row) else {
-        return None;
-    };
-    let total = row::log_sum_exp(row, 1.0);
+    let (mut maxima, mut room) = (Vec::new(), Vec::new());
+    let scanned = row::scan(row, &mut maxima).ok();
+    let scanned = scanned.filter(|row| !row.is_banned())?;
+    let total = scanned.log_sum_exp(1.0);
     let logprob = |logit: f32| f64::from(logit) - total;
     let (mut ids, mut logits) = (Vec::new(), Vec::new());
-    let known = &row[..tokenizer_size.min(row.len())];
-    row::top_k(known, n_top as usize, &mut ids, &mut logits);
+    let known = scanned.head(tokenizer_size, &mut room);
+    known.top_k(n_top as usize, &mut ids, &mut logits);
     Some(Logprobs {
         logprob: logprob(*row.get(token as usize)?),
         top: ids

@@ -31,6 +31,7 @@ pub use histogram::{Distribution, Histogram};
 pub use logprobs::{LogprobOptions, Logprobs, LogprobsOf};
 pub use model::{Model, ModelError, ModelInfo, Row};
 pub use sequence::{EVENT_BUFFER, Event, FinishReason, Submission, Token};
+pub use sluice_kernels::row::{Logits, LogitsRow};
 pub use stats::{Phases, Stats, StepFigures, StepHistograms};
 
 /// Index of a token in the model's vocabulary.

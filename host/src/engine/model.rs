@@ -1,6 +1,6 @@
 //! The forward pass, as the engine sees it.
 
-use super::TokenId;
+use super::{Logits, TokenId};
 
 /// Facts about a model that never change while it is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,8 +50,9 @@ pub trait Model {
     /// The logits of the last [`forward`](Self::forward): one row of
     /// [`vocabulary_size`](Self::vocabulary_size) values for each row that
     /// wanted them, in order, free to be changed in place. A model whose
-    /// logits live on a device brings them to host memory here.
-    fn logits(&mut self) -> &mut [f32];
+    /// logits live on a device brings them to host memory here. What it does
+    /// not know of their blocks, it leaves unknown: [`Logits::replace`].
+    fn logits(&mut self) -> &mut Logits;
 
     /// Bytes that the keys and values of one position take.
     fn bytes_per_position(&self) -> usize;

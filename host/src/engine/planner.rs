@@ -1,5 +1,5 @@
 //! Plans that the batch does not wait for: each chain that may be late plans
-//! on a thread of its own, so that a slow one takes no worker from the others.
+//! on a thread of its own, so that a slow one takes no thread of the forward pass.
 //! No more compute at once than there are processors.
 
 use std::collections::VecDeque;
@@ -32,7 +32,12 @@ struct State {
 }
 
 /// Tells requests apart.
-type RequestKey = usize;
+pub(super) type RequestKey = usize;
+
+/// Of the request whose choices hold this.
+pub(super) fn request_key(presence: &Presence) -> RequestKey {
+    Arc::as_ptr(presence).addr()
+}
 
 impl Turns {
     /// As many at once as there are processors.
@@ -120,7 +125,7 @@ pub(super) struct Planner {
 
 impl Planner {
     pub(super) fn start(turns: &Arc<Turns>, presence: Option<&Presence>) -> Result<Self, Fault> {
-        let request = presence.map(|presence| Arc::as_ptr(presence) as RequestKey);
+        let request = presence.map(request_key);
         let (asked, inbox) = mpsc::channel::<Asked>();
         let (outbox, planned) = mpsc::channel();
         let is_wanted = Arc::new(AtomicBool::new(true));

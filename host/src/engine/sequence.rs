@@ -4,14 +4,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sluice_kernels::row::LogitsRows;
 use tokio::sync::mpsc;
 
 use super::{
-    Chain, Fault, LogprobOptions, Logprobs, LogprobsOf, Plan, Presence, TokenId,
+    Chain, Fault, Logits, LogitsRow, LogprobOptions, Logprobs, LogprobsOf, Plan, Presence, TokenId,
     commit::{End, commit},
     draft::Drafter,
     logprobs::logprobs,
-    planner::{Planner, Turns},
+    planner::{Planner, RequestKey, Turns, request_key},
 };
 
 /// Events that may lie unread before a reader counts as gone.
@@ -90,7 +91,7 @@ pub(super) struct Sequence {
     /// Tells a plan that runs when the sequence is gone.
     presence: Option<Presence>,
     /// The logits of a position whose plan is late.
-    kept_row: Option<Vec<f32>>,
+    kept_row: Option<Logits>,
     events: mpsc::Sender<Event>,
     end_ids: Vec<TokenId>,
     max_tokens: usize,
@@ -128,8 +129,6 @@ pub(super) struct Sequence {
     sample_time: Duration,
     pub(super) slot: u32,
     plan: Option<Result<Plan, Fault>>,
-    /// How long the last plan took; none if it has not planned yet.
-    pub(super) plan_time: Option<Duration>,
     pub(super) finished: Option<FinishReason>,
 }
 
@@ -167,7 +166,6 @@ impl Sequence {
             sample_time: Duration::ZERO,
             slot: 0,
             plan: None,
-            plan_time: None,
             finished: None,
         }
     }
@@ -302,6 +300,12 @@ impl Sequence {
             && self.computed + self.scheduled == self.context.len()
     }
 
+    /// Tells its request from others; the choices of one have the same.
+    pub(super) fn request(&self) -> RequestKey {
+        let own = std::ptr::from_ref(self).addr();
+        self.presence.as_ref().map_or(own, request_key)
+    }
+
     /// Whether a step goes on without it when its plan is late.
     pub(super) fn may_be_late(&self) -> bool {
         self.patience.is_some()
@@ -309,9 +313,7 @@ impl Sequence {
 
     pub(super) fn plan(&mut self) {
         if let Some(chain) = &mut self.chain {
-            let started = Instant::now();
             self.plan = Some(chain.plan(&self.context[self.told..]));
-            self.plan_time = Some(started.elapsed());
             self.told = self.context.len();
         }
     }
@@ -365,31 +367,34 @@ impl Sequence {
     /// Reads its logits rows: notes the logprobs that are wanted, and replaces
     /// a plan to sample by the token that the chain chooses.
     /// The row of a position whose plan is late is kept until it is there.
-    pub(super) fn read_rows(&mut self, rows: &mut [f32], width: usize, tokenizer_size: usize) {
+    pub(super) fn read_rows(&mut self, rows: &mut LogitsRows<'_>, tokenizer_size: usize) {
         let started = Instant::now();
-        self.read(rows, width, tokenizer_size);
+        self.read(rows, tokenizer_size);
         self.row_time = started.elapsed();
     }
 
-    fn read(&mut self, rows: &mut [f32], width: usize, tokenizer_size: usize) {
+    fn read(&mut self, rows: &mut LogitsRows<'_>, tokenizer_size: usize) {
         if let Some(mut row) = self.kept_row.take() {
-            return self.choose(&mut row, tokenizer_size);
+            return self.choose(&mut row.row(), tokenizer_size);
         }
         let samples = self.samples();
         let n_known = self.n_rows() - self.drafts.len() - usize::from(samples);
-        let (known, sampled) = rows.split_at_mut(n_known * width);
-        let (sampled, drafted) = sampled.split_at_mut(usize::from(samples) * width);
-        for row in known.chunks_exact(width) {
+        for row in rows.take_rows(n_known) {
             let next = self.context[self.reported + self.known.len()];
-            self.note(row, next, tokenizer_size);
+            self.note(row.values(), next, tokenizer_size);
         }
+        if !samples {
+            return;
+        }
+        let Some(mut sampled) = rows.next() else {
+            return;
+        };
         match self.plan {
-            _ if !samples => {}
-            None => self.kept_row = Some(sampled.to_vec()),
+            None => self.kept_row = Some(Logits::from(sampled.values())),
             Some(Err(_)) => {}
             Some(Ok(_)) => {
-                self.choose(sampled, tokenizer_size);
-                self.verify(drafted, width, tokenizer_size);
+                self.choose(&mut sampled, tokenizer_size);
+                self.verify(rows, tokenizer_size);
             }
         }
     }
@@ -397,10 +402,10 @@ impl Sequence {
     /// Goes on while the token that was chosen is the one that was drafted:
     /// its row is there already. What is left is the plan of the first position
     /// whose row is not.
-    fn verify(&mut self, rows: &mut [f32], width: usize, tokenizer_size: usize) {
+    fn verify(&mut self, rows: &mut LogitsRows<'_>, tokenizer_size: usize) {
         let drafts = std::mem::take(&mut self.drafts);
         let mut accepted = 0;
-        for (&draft, row) in drafts.iter().zip(rows.chunks_exact_mut(width)) {
+        for (&draft, mut row) in drafts.iter().zip(rows) {
             match &self.plan {
                 Some(Ok(Plan::Force(tokens))) if tokens[..] == [draft] => {}
                 _ => break,
@@ -413,32 +418,36 @@ impl Sequence {
             accepted += 1;
             self.scheduled += 1;
             self.plan();
-            self.choose(row, tokenizer_size);
+            self.choose(&mut row, tokenizer_size);
         }
         if !drafts.is_empty() {
             self.drafter.learn(drafts.len(), accepted);
         }
     }
 
-    fn choose(&mut self, row: &mut [f32], tokenizer_size: usize) {
+    fn choose(&mut self, row: &mut LogitsRow<'_>, tokenizer_size: usize) {
         let wants_raw = |options: LogprobOptions| options.of == LogprobsOf::Raw;
         match &self.plan {
             Some(Ok(Plan::Sample)) => {
-                let raw = self.logprobs.is_some_and(wants_raw).then(|| row.to_vec());
+                let raw = self
+                    .logprobs
+                    .is_some_and(wants_raw)
+                    .then(|| row.values().to_vec());
                 let Some(chain) = &mut self.chain else { return };
                 let chosen = chain.finish(row);
                 self.sample_time += chain.sample_time();
                 match chosen {
                     Ok(token) => {
                         self.plan = Some(Ok(Plan::Force(vec![token])));
-                        self.note(raw.as_deref().unwrap_or(row), token, tokenizer_size);
+                        let row = raw.as_deref().unwrap_or(row.values());
+                        self.note(row, token, tokenizer_size);
                     }
                     Err(fault) => self.plan = Some(Err(fault)),
                 }
             }
             Some(Ok(Plan::Force(tokens))) => {
                 if let Some(&first) = tokens.first() {
-                    self.note(row, first, tokenizer_size);
+                    self.note(row.values(), first, tokenizer_size);
                 }
             }
             _ => {}

@@ -1,12 +1,15 @@
 //! One step of the batch.
 
 use super::{
-    EngineConfig, Fault, FinishReason, Model, ModelError, ModelInfo, Phases, Row, StepFigures,
-    planner::Turns, scheduler::Scheduler, sequence::Sequence, stats::Counters,
+    Chain, EngineConfig, Fault, FinishReason, Model, ModelError, ModelInfo, Phases, Row,
+    StepFigures, planner::Turns, scheduler::Scheduler, sequence::Sequence, stats::Counters,
 };
+use sluice_kernels::row::LogitsRows;
 use std::{
+    io,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, mpsc},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -14,15 +17,10 @@ use std::{
 /// stack to turn that into a trap.
 pub(super) const GUEST_STACK: usize = 8 << 20;
 
-/// What the plans of a step may take together to be made before its forward
-/// pass: waking the workers up costs a good part of it, and where the forward
-/// pass uses all processors, they take their time from it.
-const QUICK: Duration = Duration::from_micros(200);
-
 pub(super) struct Engine {
     model: Box<dyn Model>,
     pub(super) scheduler: Scheduler,
-    workers: rayon::ThreadPool,
+    closer: Closer,
     turns: Arc<Turns>,
     counters: Arc<Counters>,
     /// Ids from here up are padding.
@@ -38,15 +36,11 @@ impl Engine {
         model: Box<dyn Model>,
         info: &ModelInfo,
         counters: Arc<Counters>,
-    ) -> Result<Self, rayon::ThreadPoolBuildError> {
-        let workers = rayon::ThreadPoolBuilder::new()
-            .thread_name(|i| format!("sluice-chain-{i}"))
-            .stack_size(GUEST_STACK)
-            .build()?;
+    ) -> io::Result<Self> {
         Ok(Self {
             scheduler: Scheduler::new(config, model.bytes_per_position()),
             model,
-            workers,
+            closer: Closer::start()?,
             turns: Arc::new(Turns::new()),
             counters,
             tokenizer_size: info.tokenizer_size as usize,
@@ -123,9 +117,8 @@ impl Engine {
     }
 
     /// Runs the forward pass here, and the token processors of all rows that
-    /// will be sampled: on threads of their own if they may be late, else on
-    /// the workers meanwhile, or before it where that takes no longer than to
-    /// hand them over.
+    /// will be sampled: on threads of their own if they may be late, else
+    /// beside it, on the threads that do a part of it.
     fn compute(&mut self) -> Result<(), ModelError> {
         let (model, rows) = (&mut self.model, &self.rows);
         let sequences = self.scheduler.sequences();
@@ -135,34 +128,33 @@ impl Engine {
             if sequence.may_be_late() {
                 sequence.start_plan(&self.turns);
             } else {
-                on_time.push(Mutex::new(sequence));
+                on_time.push((sequence.request(), Mutex::new(sequence)));
             }
         }
-        let plan = |sequence: &Mutex<&mut Sequence>| {
-            if let Ok(mut sequence) = sequence.lock() {
-                guarded(&mut sequence, Sequence::plan);
+        // The choices of a request share instances: one thread plans for all of them,
+        // and no other waits for it meanwhile.
+        on_time.sort_by_key(|(request, _)| *request);
+        let requests: Vec<_> = on_time.chunk_by(|(a, _), (b, _)| a == b).collect();
+        let plan = |index: usize| {
+            for (_, sequence) in requests[index] {
+                if let Ok(mut sequence) = sequence.lock() {
+                    guarded(&mut sequence, Sequence::plan);
+                }
             }
         };
-        if plans_are_quick(&mut on_time) {
-            sluice_kernels::pool::for_each(on_time.len(), |index| plan(&on_time[index]));
-            on_time.clear();
-        }
-        let started = Instant::now();
-        let mut computed = Ok(());
-        let mut forward_ended = started;
-        self.workers.in_place_scope(|scope| {
-            for sequence in &on_time {
-                scope.spawn(|_| plan(sequence));
-            }
-            computed = model.forward(rows);
-            forward_ended = Instant::now();
-        });
+        let forward = || {
+            let started = Instant::now();
+            let computed = model.forward(rows);
+            (computed, started, Instant::now())
+        };
+        let (computed, started, ended) =
+            sluice_kernels::pool::beside(requests.len(), plan, forward);
         drop(on_time);
         for sequence in sequences.iter_mut().filter(|s| s.samples()) {
             sequence.take_plan();
         }
-        self.phases.plan = (started - asked) + forward_ended.elapsed();
-        self.phases.forward = forward_ended - started;
+        self.phases.plan = (started - asked) + ended.elapsed();
+        self.phases.forward = ended - started;
         computed
     }
 
@@ -170,17 +162,14 @@ impl Engine {
     /// whose late plan has come have kept theirs.
     fn choose(&mut self) {
         let started = Instant::now();
-        let width = self.model.vocabulary_size();
         let tokenizer_size = self.tokenizer_size;
         let mut logits = match self.rows[..] {
-            [] => &mut [],
-            _ => self.model.logits(),
+            [] => LogitsRows::default(),
+            _ => self.model.logits().rows(),
         };
         let mut readers = Vec::new();
         for sequence in self.scheduler.sequences() {
-            let n_own = sequence.n_rows() * width;
-            let (rows, others) = std::mem::take(&mut logits).split_at_mut(n_own);
-            logits = others;
+            let rows = logits.take_rows(sequence.n_rows());
             if !rows.is_empty() && sequence.reads_rows() || sequence.has_caught_up() {
                 readers.push(Mutex::new((sequence, rows)));
             }
@@ -190,7 +179,7 @@ impl Engine {
         sluice_kernels::pool::for_each(readers.len(), |index| {
             if let Ok(mut reader) = readers[index].lock() {
                 let (sequence, rows) = &mut *reader;
-                guarded(sequence, |s| s.read_rows(rows, width, tokenizer_size));
+                guarded(sequence, |s| s.read_rows(rows, tokenizer_size));
             }
         });
         let mut work = [Duration::ZERO; 2];
@@ -223,11 +212,11 @@ impl Engine {
         }
     }
 
-    /// Closes a sequence's stages on a worker: freeing an instance takes
-    /// longer than the others should wait.
+    /// Closes a sequence's stages.
     fn close(&self, sequence: Sequence) {
-        let chain = sequence.into_chain();
-        self.workers.spawn(move || drop(chain));
+        if let Some(chain) = sequence.into_chain() {
+            self.closer.close(chain);
+        }
     }
 
     /// Ends everything, because the model is lost.
@@ -240,18 +229,47 @@ impl Engine {
     }
 }
 
-/// Whether these sequences will plan, as far as their last plans tell, in so
-/// little time that it is not worth handing them over.
-fn plans_are_quick(sequences: &mut [Mutex<&mut Sequence>]) -> bool {
-    let mut left = QUICK;
-    sequences.iter_mut().all(|sequence| {
-        let time = sequence.get_mut().ok().and_then(|s| s.plan_time);
-        match time.and_then(|time| left.checked_sub(time)) {
-            Some(rest) => left = rest,
-            None => return false,
+/// A thread that closes the stages of sequences that have ended: freeing an instance
+/// takes longer than the others should wait. Dropping this waits for all of it.
+struct Closer {
+    /// There until this is dropped.
+    ended: Option<mpsc::Sender<Box<dyn Chain>>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Closer {
+    fn start() -> io::Result<Self> {
+        let (ended, chains) = mpsc::channel::<Box<dyn Chain>>();
+        let close = move || {
+            for chain in chains {
+                if catch_unwind(AssertUnwindSafe(|| drop(chain))).is_err() {
+                    tracing::error!("closing a chain panicked; this is a defect of Sluice");
+                }
+            }
+        };
+        let thread = thread::Builder::new()
+            .name("sluice-close".into())
+            .spawn(close)?;
+        Ok(Self {
+            ended: Some(ended),
+            thread: Some(thread),
+        })
+    }
+
+    fn close(&self, chain: Box<dyn Chain>) {
+        if let Some(ended) = &self.ended {
+            let _ = ended.send(chain);
         }
-        true
-    })
+    }
+}
+
+impl Drop for Closer {
+    fn drop(&mut self) {
+        self.ended = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
 }
 
 /// A panic on the way to a guest is a defect of ours, but still ends only the

@@ -199,7 +199,8 @@ fn a_fault_or_a_panic_ends_its_own_sequence_alone() {
 
 #[test]
 fn a_lost_model_ends_every_sequence_and_refuses_new_ones() {
-    struct Lost;
+    #[derive(Default)]
+    struct Lost(Logits);
     impl Model for Lost {
         fn vocabulary_size(&self) -> usize {
             V as usize
@@ -207,8 +208,8 @@ fn a_lost_model_ends_every_sequence_and_refuses_new_ones() {
         fn forward(&mut self, _: &[Row]) -> Result<(), ModelError> {
             Err(ModelError("gone".into()))
         }
-        fn logits(&mut self) -> &mut [f32] {
-            &mut []
+        fn logits(&mut self) -> &mut Logits {
+            &mut self.0
         }
         fn bytes_per_position(&self) -> usize {
             1
@@ -217,7 +218,7 @@ fn a_lost_model_ends_every_sequence_and_refuses_new_ones() {
         fn release(&mut self, _: u32) {}
     }
     let (handle, thread) = spawn(EngineConfig::default(), info(256), || {
-        Ok::<_, Infallible>(Box::new(Lost) as Box<dyn Model>)
+        Ok::<_, Infallible>(Box::new(Lost::default()) as Box<dyn Model>)
     })
     .unwrap();
     let (tokens, reason) = read(submit(&handle, &[2], 4, greedy()));
@@ -251,7 +252,7 @@ fn a_dropped_receiver_frees_the_place_and_closes_the_chain() {
         fn plan(&mut self, accepted: &[TokenId]) -> Result<Plan, Fault> {
             self.1.plan(accepted)
         }
-        fn finish(&mut self, row: &mut [f32]) -> Result<TokenId, Fault> {
+        fn finish(&mut self, row: &mut LogitsRow<'_>) -> Result<TokenId, Fault> {
             self.1.finish(row)
         }
     }
@@ -353,7 +354,7 @@ impl Chain for Recorder {
         self.0.lock().unwrap().push(accepted.to_vec());
         self.1.plan(accepted)
     }
-    fn finish(&mut self, row: &mut [f32]) -> Result<TokenId, Fault> {
+    fn finish(&mut self, row: &mut LogitsRow<'_>) -> Result<TokenId, Fault> {
         self.1.finish(row)
     }
 }
@@ -542,9 +543,9 @@ impl Chain for Contrary {
         Ok(Plan::Sample)
     }
 
-    fn finish(&mut self, row: &mut [f32]) -> Result<TokenId, Fault> {
-        let best = row.iter().position(|&l| l > 0.5).unwrap();
-        row[best] = f32::NEG_INFINITY;
+    fn finish(&mut self, row: &mut LogitsRow<'_>) -> Result<TokenId, Fault> {
+        let best = row.values().iter().position(|&l| l > 0.5).unwrap();
+        row.change(|row| row[best] = f32::NEG_INFINITY);
         Ok(if best == 2 { 3 } else { 2 })
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mlx_host_op::host_op;
 use mlx_rs::{Array, Stream, error::Exception};
-use sluice_kernels::{Format, Quantised, matmul_nt};
+use sluice_kernels::{Format, Quantised, logits_nt, row::Logits};
 
 use super::{
     Backend,
@@ -53,16 +53,16 @@ impl Matrix {
         }
     }
 
-    /// [`Self::product`] of lines that are not MLX's, into `output`.
-    pub(super) fn product_into(&self, x: &[f32], output: &mut Vec<f32>) -> Result<(), Exception> {
+    /// [`Self::product`] of lines that are not MLX's, as rows of logits.
+    pub(super) fn logits(&self, x: &[f32], logits: &mut Logits) -> Result<(), Exception> {
         let [n_out, n_in] = self.shape();
         let n_lines = x.len() / n_in;
-        output.resize(n_lines * n_out, 0.0);
+        let rows = logits.resize(n_lines, n_out);
         match self {
             Self::Dense { weights, .. } => {
-                matmul_nt(n_lines, n_out, n_in, x, slice(weights)?, output);
+                logits_nt([n_lines, n_out, n_in], x, slice(weights)?, rows);
             }
-            Self::Quantised(weights) => weights.matmul_nt(n_lines, x, output),
+            Self::Quantised(weights) => weights.logits_nt(n_lines, x, rows),
         }
         Ok(())
     }

@@ -13,10 +13,10 @@ use super::report::{Change, Choice, Did, Effect, Explanation, Report};
 use super::stage::Stage;
 use super::stages::OnFault;
 use super::vocabulary::Vocabulary;
-use crate::engine::{Chain, Fault, Plan, Presence, TokenId};
+use crate::engine::{Chain, Fault, LogitsRow, Plan, Presence, TokenId};
 use sluice_contract::chance::Chance;
 use sluice_contract::phase::Decision;
-use sluice_kernels::row::{self, RowState};
+use sluice_kernels::row::{self, Scanned};
 
 /// The stage that faults of the model's own row name.
 const MODEL: &str = "model";
@@ -101,30 +101,22 @@ impl OpenChain {
     }
 
     /// Refuses a row that cannot be worked on and bans the padding ids.
-    fn check_row(&self, row: &mut [f32]) -> Result<(), Fault> {
+    fn check_row(&self, row: &mut LogitsRow<'_>) -> Result<(), Fault> {
         let info = self.vocabulary.info();
-        if row.len() != info.vocabulary_size as usize {
+        let n_logits = row.values().len();
+        if n_logits != info.vocabulary_size as usize {
             let message = format!(
-                "the row has {} logits, the vocabulary {}",
-                row.len(),
+                "the row has {n_logits} logits, the vocabulary {}",
                 info.vocabulary_size
             );
             return Err(fault(MODEL, kind::MODEL_ROW, message));
         }
-        row[info.tokenizer_size as usize..].fill(f32::NEG_INFINITY);
-        match row::check(row) {
-            Ok(RowState::Open) => Ok(()),
-            Ok(RowState::AllBanned) => Err(fault(
-                MODEL,
-                kind::ALL_BANNED,
-                "every logit of the row is negative infinity",
-            )),
-            Err(id) => Err(fault(
-                MODEL,
-                kind::MODEL_ROW,
-                format!("the logit of the token {id} is {}", row[id]),
-            )),
+        row.ban_from(info.tokenizer_size as usize);
+        if scan(row)?.is_banned() {
+            let message = "every logit of the row is negative infinity";
+            return Err(fault(MODEL, kind::ALL_BANNED, message));
         }
+        Ok(())
     }
 
     /// A stage that has used up what all of them may take in a sequence is
@@ -237,13 +229,14 @@ impl OpenChain {
     fn process(
         &mut self,
         index: usize,
-        row: &mut [f32],
+        row: &mut LogitsRow<'_>,
         deadline: &mut Deadline,
     ) -> Result<(), Fault> {
         let mut new_row = None;
-        let started = Instant::now();
         if self.processors[index].kind() == Kind::LogitsProcessor {
             let chance = self.chance(self.processors[index].lane);
+            let row = scan(row)?;
+            let started = Instant::now();
             let processed = self.processors[index].process(row, chance, *deadline);
             let time = started.elapsed();
             let waited = self.take_waited(index);
@@ -264,21 +257,22 @@ impl OpenChain {
         self.report
             .worked(index, stage.edits.len(), started.elapsed());
         // Ends at the first token that is left: nearly always at once.
-        if row.iter().any(|&logit| logit > f32::NEG_INFINITY) {
+        if row.values().iter().any(|&logit| logit > f32::NEG_INFINITY) {
             Ok(())
         } else {
             Err(stage.fault(kind::ALL_BANNED, "it banned the last token that was left"))
         }
     }
 
-    fn sample(&mut self, row: &[f32], deadline: Deadline) -> Result<TokenId, Fault> {
+    fn sample(&mut self, row: &mut LogitsRow<'_>, deadline: Deadline) -> Result<TokenId, Fault> {
         let chance = self.chance(self.sampler.lane);
+        let scanned = scan(row)?;
         let started = Instant::now();
-        let token = self.sampler.sample(row, chance, deadline);
+        let token = self.sampler.sample(scanned, chance, deadline);
         let time = started.elapsed();
         self.sampled = time.saturating_sub(self.take_waited(self.processors.len()));
         self.report.called(self.processors.len(), self.sampled);
-        self.sampler.check_token(row, token?)
+        self.sampler.check_token(row.values(), token?)
     }
 
     /// Says what the stages did at this position, where that is wanted.
@@ -288,6 +282,14 @@ impl OpenChain {
             stages,
         });
     }
+}
+
+/// What is known of a row that the model has computed, or of what stages have left
+/// of it. After them there is nothing bad: edits that overflow and rows with bad
+/// values are faults of their own.
+fn scan<'a>(row: &'a mut LogitsRow<'_>) -> Result<Scanned<'a>, Fault> {
+    row.scan()
+        .map_err(|bad| fault(MODEL, kind::MODEL_ROW, bad.to_string()))
 }
 
 impl Chain for OpenChain {
@@ -320,7 +322,7 @@ impl Chain for OpenChain {
         })
     }
 
-    fn finish(&mut self, row: &mut [f32]) -> Result<TokenId, Fault> {
+    fn finish(&mut self, row: &mut LogitsRow<'_>) -> Result<TokenId, Fault> {
         let started = Instant::now();
         self.sampled = Duration::ZERO;
         let token = self.choose(row);
@@ -343,14 +345,14 @@ impl Chain for OpenChain {
 
 impl OpenChain {
     /// Runs the stages that need the row.
-    fn choose(&mut self, row: &mut [f32]) -> Result<TokenId, Fault> {
+    fn choose(&mut self, row: &mut LogitsRow<'_>) -> Result<TokenId, Fault> {
         self.check_row(row)?;
         let mut deadline = Deadline::after(self.limits.call);
         let explains = self.report.explains();
         let mut effects = std::mem::take(&mut self.skipped);
         for index in 0..self.processors.len() {
             let may_skip = self.processors[index].source.on_fault == OnFault::Skip;
-            let before = (explains || may_skip).then(|| row.to_vec());
+            let before = (explains || may_skip).then(|| row.values().to_vec());
             if let Err(fault) = self.process(index, row, &mut deadline) {
                 // Its edits were made while the position was planned; what is
                 // wrong with them shows on the row alone.
@@ -361,7 +363,7 @@ impl OpenChain {
                 let Some(before) = before.filter(|_| skips) else {
                     return Err(fault);
                 };
-                row.copy_from_slice(&before);
+                row.change(|row| row.copy_from_slice(&before));
                 let fault = fault.to_string();
                 effects.push(self.processors[index].effect(Did::Skipped { fault }));
                 continue;
@@ -369,7 +371,7 @@ impl OpenChain {
             if let Some(before) = before.filter(|_| explains) {
                 // An explanation changes no outcome: its time is the host's.
                 let started = Instant::now();
-                let change = Change::between(&before, row);
+                let change = Change::between(&before, row.values());
                 deadline = deadline.later_by(started.elapsed());
                 let did = if change.is_nothing() {
                     Did::Unchanged
@@ -384,7 +386,7 @@ impl OpenChain {
             self.report.failed(index, fault, self.limits.breaker, false);
         })?;
         if explains {
-            let choice_changed = row::argmax(row) != Some(token);
+            let choice_changed = row::argmax(row.values()) != Some(token);
             let choice = Choice {
                 token,
                 choice_changed,

@@ -1,6 +1,6 @@
 //! The imports of the contract, written once for the three kinds of plugin.
 
-use sluice_kernels::row;
+use sluice_kernels::row::Scanned;
 use wasmtime::Result;
 
 use super::bindings::{control, edits, log, logits, random, types, vocabulary};
@@ -99,7 +99,7 @@ impl HostState {
         Ok(())
     }
 
-    fn read_row<T>(&self, import: &str, read: impl FnOnce(&[f32]) -> T) -> Result<T> {
+    fn read_row<T>(&self, import: &str, read: impl FnOnce(Scanned<'_>) -> T) -> Result<T> {
         self.only_in(import, &[Phase::Process, Phase::Sample])?;
         Ok(self.row.read(read))
     }
@@ -171,7 +171,7 @@ impl logits::Host for HostState {
     fn top(&mut self, k: u32) -> Result<logits::Candidates> {
         let (mut ids, mut logits) = (Vec::new(), Vec::new());
         self.read_row("top", |row| {
-            row::top_k(row, k as usize, &mut ids, &mut logits);
+            row.top_k(k as usize, &mut ids, &mut logits);
         })?;
         self.crossed.leave(&[k]);
         self.crossed.enter(&ids);
@@ -191,14 +191,14 @@ impl logits::Host for HostState {
             )
             .into());
         }
-        let sum = self.row.read(|row| row::log_sum_exp(row, temperature));
+        let sum = self.row.read(|row| row.log_sum_exp(temperature));
         self.crossed.leave(&[temperature]);
         self.crossed.enter(&[sum]);
         Ok(sum)
     }
 
     fn row(&mut self) -> Result<Vec<f32>> {
-        let row = self.read_row("row", <[f32]>::to_vec)?;
+        let row = self.read_row("row", |row| row.values().to_vec())?;
         self.crossed.enter(&row);
         Ok(row)
     }

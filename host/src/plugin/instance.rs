@@ -26,6 +26,7 @@ use super::vocabulary::Vocabulary;
 use crate::engine::{Fault, TokenId};
 use sluice_contract::chance::Chance;
 use sluice_contract::phase::{Decision, Phase};
+use sluice_kernels::row::Scanned;
 
 /// A component whose imports are linked and whose exports have the contract's
 /// types: ready to be made an instance of.
@@ -328,7 +329,7 @@ impl Instance {
         &mut self,
         sequence: ResourceAny,
         accepted: &[TokenId],
-        row: &[f32],
+        row: Scanned<'_>,
         chance: Chance,
         deadline: Deadline,
         edits: &mut Edits,
@@ -350,7 +351,7 @@ impl Instance {
         &mut self,
         sequence: ResourceAny,
         accepted: &[TokenId],
-        row: &[f32],
+        row: Scanned<'_>,
         chance: Chance,
         deadline: Deadline,
     ) -> Result<TokenId, Fault> {
@@ -368,7 +369,7 @@ impl Instance {
     fn call_with_row<T>(
         &mut self,
         phase: Phase,
-        row: &[f32],
+        row: Scanned<'_>,
         chance: Chance,
         deadline: Deadline,
         call: impl FnOnce(&Guest, &mut Store<HostState>) -> wasmtime::Result<T>,

@@ -253,7 +253,7 @@ impl Change {
         self.banned == 0 && self.raised.is_empty() && self.dropped.is_empty()
     }
 
-    /// What became of a row. Both have passed [`row::check`].
+    /// What became of a row. Neither has a NaN.
     pub(super) fn between(before: &[f32], after: &[f32]) -> Self {
         let mut banned = 0;
         let (mut raised, mut dropped) = (Vec::new(), Vec::new());

@@ -8,7 +8,7 @@ use wasmtime::component::ResourceAny;
 
 use super::crossed::Crossed;
 use super::deadline::Deadline;
-use super::edits::{Edits, PASSES, raise_banned};
+use super::edits::{Edits, apply, raise_banned};
 use super::fault::{fault, kind};
 use super::instance::Instance;
 use super::loaded::Kind;
@@ -17,10 +17,10 @@ use super::pool::Place;
 use super::record::LogLine;
 use super::report::{Did, Effect};
 use super::stages::OnFault;
-use crate::engine::{Fault, TokenId};
+use crate::engine::{Fault, LogitsRow, TokenId};
 use sluice_contract::chance::{Chance, lane};
 use sluice_contract::phase::Decision;
-use sluice_kernels::row;
+use sluice_kernels::row::{self, Scanned};
 
 /// Faults of one stage that a request can have skipped.
 const MAX_SKIPS: u32 = 3;
@@ -172,7 +172,7 @@ impl Stage {
 
     pub(super) fn process(
         &mut self,
-        row: &[f32],
+        row: Scanned<'_>,
         chance: Chance,
         deadline: Deadline,
     ) -> Result<Option<Vec<f32>>, Fault> {
@@ -184,7 +184,7 @@ impl Stage {
 
     pub(super) fn sample(
         &mut self,
-        row: &[f32],
+        row: Scanned<'_>,
         chance: Chance,
         deadline: Deadline,
     ) -> Result<TokenId, Fault> {
@@ -205,42 +205,46 @@ impl Stage {
         }
     }
 
-    pub(super) fn apply_edits(&self, row: &mut [f32], bits: &mut [u32]) -> Result<(), Fault> {
-        self.edits
-            .apply(row, bits, PASSES)
+    pub(super) fn apply_edits(
+        &self,
+        row: &mut LogitsRow<'_>,
+        bits: &mut [u32],
+    ) -> Result<(), Fault> {
+        apply(&self.edits, row, bits)
             .map_err(|overflow| self.fault(kind::INVALID_EDIT, overflow.to_string()))
     }
 
     /// Puts the row that `process` returned in the place of the old one. What
     /// was banned stays banned.
-    pub(super) fn replace(&self, row: &mut [f32], new_row: &[f32]) -> Result<(), Fault> {
+    pub(super) fn replace(&self, row: &mut LogitsRow<'_>, new_row: &[f32]) -> Result<(), Fault> {
         if !self.edits.is_empty() {
             return Err(self.fault(
                 kind::INVALID_EDIT,
                 "`process` made edits and returned a row; it may do one of them",
             ));
         }
-        if new_row.len() != row.len() {
+        let n_logits = row.values().len();
+        if new_row.len() != n_logits {
             return Err(self.fault(
                 kind::INVALID_ROW,
                 format!(
                     "`process` returned a row of {} values, the vocabulary has {}",
                     new_row.len(),
-                    row.len()
+                    n_logits
                 ),
             ));
         }
-        if let Err(id) = row::check(new_row) {
-            return Err(self.fault(
-                kind::INVALID_ROW,
-                format!("`process` returned {} for the token {id}", new_row[id]),
-            ));
+        if let Err(bad) = row::check(new_row) {
+            let message = format!("`process` returned {} for the token {}", bad.value, bad.id);
+            return Err(self.fault(kind::INVALID_ROW, message));
         }
-        for (logit, &new) in row.iter_mut().zip(new_row) {
-            if *logit > f32::NEG_INFINITY {
-                *logit = new;
+        row.change(|row| {
+            for (logit, &new) in row.iter_mut().zip(new_row) {
+                if *logit > f32::NEG_INFINITY {
+                    *logit = new;
+                }
             }
-        }
+        });
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::{Numbers, bits};
+use crate::testing::{Numbers, bits, largest_of_blocks};
 
 /// The definition, in f64.
 fn naive([m, n, k]: [usize; 3], a: &[f32], b: &[f32]) -> Vec<f64> {
@@ -17,7 +17,14 @@ fn naive([m, n, k]: [usize; 3], a: &[f32], b: &[f32]) -> Vec<f64> {
 fn product(level: Level, pool: &Pool, sides: [usize; 3], a: &[f32], b: &[f32]) -> Vec<f32> {
     // What was there before must not matter.
     let mut c = vec![f32::NAN; sides[0] * sides[1]];
-    matmul_nt_on(level, pool, sides, a, b, &mut c);
+    matmul_nt_on(level, pool, sides, a, b, &mut c, None);
+    // The same with maxima.
+    let [m, n, _] = sides;
+    let (mut again, mut maxima) = (c.clone(), vec![7.0; m * n.div_ceil(BLOCK)]);
+    again.fill(f32::NAN);
+    matmul_nt_on(level, pool, sides, a, b, &mut again, Some(&mut maxima));
+    assert!(bits(&again) == bits(&c), "{level:?} {sides:?}");
+    assert_eq!(maxima, largest_of_blocks(n, &c), "{level:?} {sides:?}");
     c
 }
 
@@ -36,6 +43,34 @@ fn check(sides: [usize; 3]) {
                 error <= bound,
                 "{level:?} {sides:?} at {at}: {c} is not {expected}"
             );
+        }
+    }
+}
+
+/// A block in which a value is no logit has no maximum, and the others have theirs.
+#[test]
+fn maxima_of_what_is_no_logit_are_unknown() {
+    for m in [1, 3, 9, 50] {
+        let (n, k) = (300, 33);
+        let mut numbers = Numbers(m as u64);
+        let (a, mut b) = (numbers.some(m * k), numbers.some(n * k));
+        for (row, bad) in [(70, f32::NAN), (299, f32::INFINITY)] {
+            b[row * k..(row + 1) * k].fill(bad);
+        }
+        for pool in [Pool::new(0), Pool::new(2)] {
+            for level in Level::all() {
+                let mut c = vec![0.0; m * n];
+                let mut maxima = vec![7.0; m * n.div_ceil(BLOCK)];
+                matmul_nt_on(level, &pool, [m, n, k], &a, &b, &mut c, Some(&mut maxima));
+                let rows = c.chunks(n).zip(maxima.chunks(n.div_ceil(BLOCK)));
+                for (row, maxima) in rows {
+                    for (block, &maximum) in row.chunks(BLOCK).zip(maxima) {
+                        let is_bad = block.iter().any(|&x| x.is_nan() || x == f32::INFINITY);
+                        assert_eq!(maximum.is_nan(), is_bad, "{level:?} {block:?}");
+                    }
+                    assert!(maxima[2].is_nan() && !maxima[0].is_nan());
+                }
+            }
         }
     }
 }
@@ -120,6 +155,7 @@ fn gaps_between_rows_are_left_alone() {
                 b,
                 c: c_at,
                 ldc,
+                maxima: None,
             };
             // SAFETY: the vectors hold m, n and m rows of these distances.
             unsafe { product.compute(level, &pool) };

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     matmul::matmul_nt_on,
-    testing::{Numbers, bits},
+    testing::{Numbers, bits, largest_of_blocks},
 };
 
 /// Rows as MLX stores them, and each weight by the definition.
@@ -72,9 +72,19 @@ fn check(m: usize, n: usize, n_groups: usize, format: Format, precision: u32, po
     let a = numbers.some(m * k);
     for level in Level::all() {
         let mut expected = vec![f32::NAN; m * n];
-        matmul_nt_on(level, pool, [m, n, k], &a, &weights.dense, &mut expected);
+        matmul_nt_on(
+            level,
+            pool,
+            [m, n, k],
+            &a,
+            &weights.dense,
+            &mut expected,
+            None,
+        );
         let mut c = vec![f32::NAN; m * n];
-        quantised.matmul_nt_on(level, pool, m, &a, &mut c);
+        let mut maxima = vec![7.0; m * n.div_ceil(crate::row::BLOCK)];
+        quantised.matmul_nt_on(level, pool, m, &a, &mut c, Some(&mut maxima));
+        assert_eq!(maxima, largest_of_blocks(n, &expected));
         assert!(
             bits(&c) == bits(&expected),
             "{level:?} {m} {n} {k} {format:?}"

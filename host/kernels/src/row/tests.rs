@@ -1,7 +1,9 @@
+#![allow(clippy::unwrap_used)]
+
 use proptest::prelude::*;
 
-use super::*;
-use crate::testing::{Numbers, bits};
+use super::{logits::FillIn, *};
+use crate::testing::{Numbers, bits, largest_of_blocks};
 
 const BANNED: f32 = f32::NEG_INFINITY;
 
@@ -9,6 +11,22 @@ const BANNED: f32 = f32::NEG_INFINITY;
 const LENGTHS: [usize; 16] = [
     1, 2, 7, 8, 15, 16, 17, 31, 32, 33, 63, 100, 511, 513, 1_000, 49_152,
 ];
+
+/// A row without anything bad.
+fn on<R>(level: Level, row: &[f32], with: impl FnOnce(Scanned<'_>) -> R) -> R {
+    let mut maxima = vec![f32::NAN; row.len().div_ceil(BLOCK)];
+    let fill_in = FillIn {
+        values: row,
+        maxima: &mut maxima,
+    };
+    level.run(fill_in).unwrap();
+    assert_eq!(maxima, largest_of_blocks(row.len(), row), "{level:?}");
+    with(Scanned::new(row, &maxima))
+}
+
+fn log_sum_exp(row: &[f32], temperature: f32) -> f64 {
+    scan(row, &mut Vec::new()).unwrap().log_sum_exp(temperature)
+}
 
 /// Logits like a model's; one in `one_banned_of` is banned.
 fn logits(n: usize, one_banned_of: usize, numbers: &mut Numbers) -> Vec<f32> {
@@ -39,27 +57,19 @@ fn check_finds_the_first_bad_value() {
         for level in Level::all() {
             let check = |row: &[f32]| level.run(Check { row });
             let good = logits(n, 3, &mut numbers);
-            let open = good.iter().any(|&x| x > BANNED);
-            let state = if open {
-                RowState::Open
-            } else {
-                RowState::AllBanned
-            };
-            assert_eq!(check(&good), Ok(state));
+            assert_eq!(check(&good), None);
             for bad in [f32::NAN, -f32::NAN, f32::INFINITY] {
                 let at = numbers.below(n);
                 let mut row = good.clone();
                 row[at] = bad;
                 row[n - 1] = bad;
-                assert_eq!(check(&row), Err(at.min(n - 1)), "{level:?} {n} {bad}");
+                assert_eq!(check(&row), Some(at), "{level:?} {n} {bad}");
             }
-            let mut row = vec![BANNED; n];
-            assert_eq!(check(&row), Ok(RowState::AllBanned), "{level:?} {n}");
-            row[n - 1] = f32::MIN;
-            assert_eq!(check(&row), Ok(RowState::Open), "{level:?} {n}");
         }
     }
-    assert_eq!(check(&[]), Ok(RowState::AllBanned));
+    assert_eq!(check(&[]), Ok(()));
+    let found = check(&[0.0, f32::INFINITY]).unwrap_err();
+    assert_eq!(found.to_string(), "the logit of the token 1 is inf");
 }
 
 #[test]
@@ -70,7 +80,7 @@ fn log_sum_exp_is_accurate() {
         for temperature in [1.0, 0.7, 0.013, 1e-6, 1e-30, 1.9, 100.0, 3e5, 1e30] {
             let expected = naive_log_sum_exp(&row, temperature);
             for level in Level::all() {
-                let got = log_sum_exp_on(level, &row, temperature);
+                let got = on(level, &row, |row| row.log_sum_exp_on(level, temperature));
                 let close = (got - expected).abs() <= 1e-6 + 1e-15 * expected.abs();
                 assert!(
                     close || got == expected,
@@ -92,7 +102,7 @@ fn log_sum_exp_of_hard_rows() {
         for temperature in [1.0, 0.7, 0.9, 1.3] {
             let expected = naive_log_sum_exp(&row, temperature);
             for level in Level::all() {
-                let got = log_sum_exp_on(level, &row, temperature);
+                let got = on(level, &row, |row| row.log_sum_exp_on(level, temperature));
                 let error = (got - expected).abs();
                 assert!(error <= 1e-6, "{level:?} {gap} {temperature}: {error:e}");
             }
@@ -129,7 +139,9 @@ fn assert_top_k(row: &[f32], k: usize) {
     let expected = naive_top_k(row, k);
     for level in Level::all() {
         let (mut ids, mut logits) = (vec![9], vec![9.0; 3]);
-        top_k::top_k_on(level, row, k, &mut ids, &mut logits);
+        on(level, row, |row| {
+            row.top_k_on(level, k, &mut ids, &mut logits);
+        });
         let got: Vec<(u32, u32)> = ids.into_iter().zip(bits(&logits)).collect();
         assert!(got == expected, "{level:?} k {k} of {}", row.len());
     }
@@ -164,7 +176,8 @@ fn top_k_is_the_head_of_a_sort() {
 
 #[test]
 fn top_k_of_ties_and_slopes() {
-    let n = 5_000;
+    // So long that the best are looked for by blocks.
+    let n = 20_000;
     let few_values: Vec<f32> = (0..n).map(|i| (i * 7_919 % 5) as f32).collect();
     let signed_zeros: Vec<f32> = (0..n)
         .map(|i| if i % 3 == 0 { 0.0 } else { -0.0 })
@@ -187,6 +200,139 @@ fn top_k_of_ties_and_slopes() {
     ] {
         for k in [1, 2, 40, 500, 2_000, n] {
             assert_top_k(&row, k);
+        }
+    }
+}
+
+#[test]
+fn scan_finds_the_first_bad_value() {
+    let mut numbers = Numbers(5);
+    for n in LENGTHS {
+        for bad in [f32::NAN, -f32::NAN, f32::INFINITY] {
+            let mut row = logits(n, 3, &mut numbers);
+            let at = numbers.below(n);
+            row[at] = bad;
+            row[n - 1] = bad;
+            for level in Level::all() {
+                let mut maxima = vec![f32::NAN; n.div_ceil(BLOCK)];
+                let (values, maxima) = (&row[..], &mut maxima[..]);
+                let scanned = level.run(FillIn { values, maxima });
+                assert_eq!(
+                    scanned.map_err(|bad| bad.id),
+                    Err(at),
+                    "{level:?} {n} {bad}"
+                );
+            }
+            let found = Logits::from(&row[..]).row().scan().err().unwrap();
+            assert_eq!(found.id, at);
+            assert_eq!(found.value.to_bits(), bad.to_bits());
+        }
+    }
+}
+
+#[test]
+fn rows_are_dealt_in_order_with_their_maxima() {
+    let mut rows = Logits::default();
+    assert!(rows.rows().is_empty());
+    assert!(rows.row().values().is_empty());
+    let mut numbers = Numbers(6);
+    let values = logits(5 * 70, 9, &mut numbers);
+    rows.replace(70, &values);
+    let expected: Vec<_> = values.chunks(70).collect();
+    let mut left = rows.rows();
+    let mut first = left.take_rows(2);
+    for expected in &expected[..2] {
+        let mut row = first.next().unwrap();
+        assert_eq!(row.values(), *expected);
+        let id = row.scan().unwrap().argmax();
+        assert_eq!(id, argmax(expected));
+    }
+    assert!(first.next().is_none());
+    assert!(left.take_rows(0).next().is_none());
+    assert_eq!(left.next().unwrap().values(), expected[2]);
+    assert_eq!(left.take_rows(9).count(), 2);
+    assert!(left.is_empty());
+    // Maxima of rows that were there before do not last.
+    rows.replace(35, &values);
+    assert_eq!(rows.rows().count(), 10);
+    for (mut row, expected) in rows.rows().zip(values.chunks(35)) {
+        assert_eq!(row.scan().unwrap().argmax(), argmax(expected));
+    }
+}
+
+/// The best of what is left stand at the start, so that a maximum of what is cut off
+/// would show.
+#[test]
+fn the_head_of_a_row_is_a_row() {
+    let n = 20_000;
+    let mut numbers = Numbers(7);
+    for end in [0, 1, 31, 32, 33, 64, 200, 9_001, 9_024, n, n + 5] {
+        let mut row = logits(n, 50, &mut numbers);
+        for (id, logit) in row.iter_mut().enumerate() {
+            *logit = if id < end { *logit } else { 50.0 + *logit };
+        }
+        row[..end.min(40)].fill(20.0);
+        let mut maxima = Vec::new();
+        let scanned = scan(&row, &mut maxima).unwrap();
+        let mut room = vec![1e9; 2];
+        let head = scanned.head(end, &mut room);
+        assert_eq!(head.values().len(), end.min(n));
+        assert_eq!(head.argmax(), (end > 0).then_some(0));
+        for k in [1, 3, 40, 60] {
+            let (mut ids, mut best) = (Vec::new(), Vec::new());
+            head.top_k(k, &mut ids, &mut best);
+            let got: Vec<(u32, u32)> = ids.into_iter().zip(bits(&best)).collect();
+            assert_eq!(got, naive_top_k(&row[..end.min(n)], k), "{end} {k}");
+        }
+    }
+}
+
+#[test]
+fn padding_is_banned() {
+    for end in [0, 1, 63, 64, 65, 129, 130, 200] {
+        let mut rows = Logits::from(&[1.0; 130][..]);
+        rows.row().scan().unwrap();
+        rows.row().ban_from(end);
+        let open = rows.values().iter().take_while(|&&x| x == 1.0).count();
+        assert_eq!(open, end.min(130));
+        assert!(rows.values()[open..].iter().all(|&x| x == BANNED));
+        let (mut ids, mut best) = (Vec::new(), Vec::new());
+        let mut row = rows.row();
+        row.scan().unwrap().top_k(200, &mut ids, &mut best);
+        assert_eq!(ids.len(), open);
+        assert_eq!(row.scan().unwrap().is_banned(), end == 0);
+    }
+}
+
+/// Edits as a long sequence makes them, of a row that is looked at by blocks.
+#[test]
+fn a_long_row_is_known_after_changes() {
+    let n = 49_152;
+    let mut numbers = Numbers(8);
+    let mut expected = logits(n, 50, &mut numbers);
+    let mut rows = Logits::from(&expected[..]);
+    for turn in 0..20 {
+        let ids: Vec<u32> = (0..60).map(|_| numbers.below(n) as u32).collect();
+        let change = |row: &mut [f32]| {
+            for (at, &id) in (0_u8..).zip(&ids) {
+                row[id as usize] = if at % 3 == 0 {
+                    BANNED
+                } else {
+                    f32::from(at) / 4.0
+                };
+            }
+        };
+        change(&mut expected);
+        let mut row = rows.row();
+        row.change_at(ids.iter().copied(), change);
+        if turn % 2 == 0 {
+            continue;
+        }
+        for k in [1, 2, 40, 64] {
+            let (mut ids, mut best) = (Vec::new(), Vec::new());
+            row.scan().unwrap().top_k(k, &mut ids, &mut best);
+            let got: Vec<(u32, u32)> = ids.into_iter().zip(bits(&best)).collect();
+            assert_eq!(got, naive_top_k(&expected, k), "{turn} {k}");
         }
     }
 }
@@ -264,6 +410,45 @@ proptest! {
         k in 0_usize..950,
     ) {
         assert_top_k(&row, k);
+    }
+
+    /// What is known of a row that was changed is what a look at all of it finds.
+    #[test]
+    fn any_changes(
+        row in proptest::collection::vec(-9_f32..9.0, 1..900),
+        changes in proptest::collection::vec(
+            proptest::collection::vec((any::<u32>(), prop_oneof![Just(BANNED), -9_f32..9.0]), 0..12),
+            0..6,
+        ),
+        scans in any::<u8>(),
+    ) {
+        let n = row.len();
+        let mut expected = row.clone();
+        let mut rows = Logits::from(&row[..]);
+        for (turn, changes) in changes.iter().enumerate() {
+            let change = |values: &mut [f32]| {
+                for &(id, value) in changes {
+                    values[id as usize % n] = value;
+                }
+            };
+            change(&mut expected);
+            let mut row = rows.row();
+            if scans >> turn & 1 == 1 {
+                row.scan().unwrap();
+            }
+            match turn {
+                3 => row.change(change),
+                _ => row.change_at(changes.iter().map(|&(id, _)| id % n as u32), change),
+            }
+        }
+        let mut row = rows.row();
+        let scanned = row.scan().unwrap();
+        prop_assert_eq!(scanned.values(), &expected[..]);
+        prop_assert_eq!(scanned.argmax(), argmax(&expected));
+        let (mut ids, mut best) = (Vec::new(), Vec::new());
+        scanned.top_k(5, &mut ids, &mut best);
+        let got: Vec<(u32, u32)> = ids.into_iter().zip(bits(&best)).collect();
+        prop_assert_eq!(got, naive_top_k(&expected, 5));
     }
 
     #[test]

@@ -16,7 +16,7 @@ impl Chain for Late {
     fn plan(&mut self, accepted: &[TokenId]) -> Result<Plan, Fault> {
         self.1.plan(accepted)
     }
-    fn finish(&mut self, row: &mut [f32]) -> Result<TokenId, Fault> {
+    fn finish(&mut self, row: &mut LogitsRow<'_>) -> Result<TokenId, Fault> {
         self.1.finish(row)
     }
     fn patience(&self) -> Option<Duration> {
@@ -192,6 +192,7 @@ struct Counting {
     running: Arc<AtomicUsize>,
     most: Arc<AtomicUsize>,
     presence: Option<Presence>,
+    patience: Option<Duration>,
 }
 
 impl Chain for Counting {
@@ -202,11 +203,11 @@ impl Chain for Counting {
         self.running.fetch_sub(1, SeqCst);
         Ok(Plan::Force(vec![5]))
     }
-    fn finish(&mut self, _: &mut [f32]) -> Result<TokenId, Fault> {
+    fn finish(&mut self, _: &mut LogitsRow<'_>) -> Result<TokenId, Fault> {
         unreachable!("every position is forced")
     }
     fn patience(&self) -> Option<Duration> {
-        Some(Duration::ZERO)
+        self.patience
     }
     fn take_presence(&mut self) -> Option<Presence> {
         self.presence.take()
@@ -229,11 +230,11 @@ fn no_more_late_plans_compute_at_once_than_there_are_processors() {
     let all: Vec<_> = (0..n)
         .map(|_| {
             let (running, most) = (running.clone(), most.clone());
-            let presence = None;
             let chain = Counting {
                 running,
                 most,
-                presence,
+                presence: None,
+                patience: Some(Duration::ZERO),
             };
             submit(&handle, &[4], 4, Box::new(chain))
         })
@@ -244,26 +245,30 @@ fn no_more_late_plans_compute_at_once_than_there_are_processors() {
     assert!(most.load(SeqCst) <= n_processors(), "{most:?}");
 }
 
-/// They share instances: more turns would be held by those that wait for one.
+/// They share instances: more turns, or threads, would be held by those that wait
+/// for one. Late plans and others.
 #[test]
-fn late_plans_of_one_request_compute_one_after_the_other() {
-    let (handle, _) = start(EngineConfig::default());
-    let (running, most) = <(Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
-    let presence = Presence::default();
-    let choices: Vec<_> = (0..6)
-        .map(|_| {
-            let chain = Counting {
-                running: running.clone(),
-                most: most.clone(),
-                presence: Some(presence.clone()),
-            };
-            submit(&handle, &[4], 4, Box::new(chain))
-        })
-        .collect();
-    for events in choices {
-        assert_eq!(read(events), (vec![5; 4], FinishReason::Length));
+fn plans_of_one_request_compute_one_after_the_other() {
+    for patience in [Some(Duration::ZERO), None] {
+        let (handle, _) = start(EngineConfig::default());
+        let (running, most) = <(Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
+        let presence = Presence::default();
+        let choices: Vec<_> = (0..6)
+            .map(|_| {
+                let chain = Counting {
+                    running: running.clone(),
+                    most: most.clone(),
+                    presence: Some(presence.clone()),
+                    patience,
+                };
+                submit(&handle, &[4], 4, Box::new(chain))
+            })
+            .collect();
+        for events in choices {
+            assert_eq!(read(events), (vec![5; 4], FinishReason::Length));
+        }
+        assert_eq!(most.load(SeqCst), 1, "{patience:?}");
     }
-    assert_eq!(most.load(SeqCst), 1);
 }
 
 /// Whoever connects and leaves again piles up nothing behind plans that compute.
@@ -274,7 +279,7 @@ fn one_that_waits_for_its_turn_to_plan_is_closed_when_its_client_leaves() {
         fn plan(&mut self, accepted: &[TokenId]) -> Result<Plan, Fault> {
             self.1.plan(accepted)
         }
-        fn finish(&mut self, row: &mut [f32]) -> Result<TokenId, Fault> {
+        fn finish(&mut self, row: &mut LogitsRow<'_>) -> Result<TokenId, Fault> {
             self.1.finish(row)
         }
         fn patience(&self) -> Option<Duration> {

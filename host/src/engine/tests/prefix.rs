@@ -34,7 +34,7 @@ impl Model for Bounded {
         self.check()?;
         self.inner.forward(rows)
     }
-    fn logits(&mut self) -> &mut [f32] {
+    fn logits(&mut self) -> &mut Logits {
         self.inner.logits()
     }
     fn bytes_per_position(&self) -> usize {

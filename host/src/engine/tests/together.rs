@@ -75,7 +75,7 @@ impl Chain for Slow {
         std::thread::sleep(self.0);
         self.1.plan(accepted)
     }
-    fn finish(&mut self, row: &mut [f32]) -> Result<TokenId, Fault> {
+    fn finish(&mut self, row: &mut LogitsRow<'_>) -> Result<TokenId, Fault> {
         self.1.finish(row)
     }
 }

@@ -4,7 +4,7 @@ use mlx_rs::{Array, Stream, error::Exception, ops::concatenate, with_stream};
 
 use super::decoder_config::{DecoderConfig, ROPE_FACTORS};
 use crate::{
-    engine::{Model, ModelError, Row},
+    engine::{Logits, Model, ModelError, Row},
     mlx::{
         Backend, Checkpoint, LoadError, Progress,
         error::message,
@@ -24,7 +24,7 @@ struct Decoder {
     /// `[vocabulary, hidden]`; none if it is the embedding.
     head: Option<Matrix>,
     operations: Box<dyn Operations>,
-    logits: Vec<f32>,
+    logits: Logits,
 }
 
 /// Products with the same input are one product.
@@ -78,7 +78,7 @@ pub(super) fn load(
             norm,
             head,
             operations,
-            logits: Vec::new(),
+            logits: Logits::default(),
         };
         Ok(Box::new(model) as Box<dyn Model>)
     })
@@ -274,7 +274,7 @@ impl Model for Decoder {
         computed
     }
 
-    fn logits(&mut self) -> &mut [f32] {
+    fn logits(&mut self) -> &mut Logits {
         &mut self.logits
     }
 

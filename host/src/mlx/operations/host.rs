@@ -12,7 +12,7 @@ use sluice_kernels::{
 
 use super::{Activation, Attention, HeadNorms, Operations, Output};
 use crate::{
-    engine::{ModelError, Row},
+    engine::{Logits, ModelError, Row},
     mlx::{error::message, matrix::slice},
 };
 
@@ -170,7 +170,7 @@ impl Operations for HostOperations {
         x: &Array,
         wanted: &[usize],
         output: &Output<'_>,
-        logits: &mut Vec<f32>,
+        logits: &mut Logits,
     ) -> Result<(), Exception> {
         x.eval()?;
         let width = output.norm.size();
@@ -187,7 +187,7 @@ impl Operations for HostOperations {
             output.eps,
             &mut self.normed,
         );
-        output.head.product_into(&self.normed, logits)
+        output.head.logits(&self.normed, logits)
     }
 
     fn bytes_per_position(&self) -> usize {

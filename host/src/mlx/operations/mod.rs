@@ -6,7 +6,7 @@ mod plain;
 use mlx_rs::{Array, Stream, error::Exception};
 
 use super::{Backend, matrix::Matrix};
-use crate::engine::{ModelError, Row};
+use crate::engine::{Logits, ModelError, Row};
 
 /// The attention of a model.
 #[derive(Debug, Clone)]
@@ -97,7 +97,7 @@ pub(super) trait Operations {
         x: &Array,
         wanted: &[usize],
         output: &Output<'_>,
-        logits: &mut Vec<f32>,
+        logits: &mut Logits,
     ) -> Result<(), Exception>;
 
     /// Bytes that one position's keys and values take.

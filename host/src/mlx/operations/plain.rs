@@ -14,7 +14,7 @@ use mlx_rs::{
 
 use super::{Activation, Attention, HeadNorms, Operations, Output, Sight};
 use crate::{
-    engine::{ModelError, Row},
+    engine::{Logits, ModelError, Row},
     mlx::matrix::slice,
 };
 
@@ -197,7 +197,7 @@ impl Operations for PlainOperations {
         x: &Array,
         wanted: &[usize],
         output: &Output<'_>,
-        logits: &mut Vec<f32>,
+        logits: &mut Logits,
     ) -> Result<(), Exception> {
         logits.clear();
         if wanted.is_empty() {
@@ -208,7 +208,7 @@ impl Operations for PlainOperations {
         let normed = self.rms_norm(&lines, output.norm, output.eps)?;
         let product = output.head.product(&normed, &self.stream)?;
         let rows = product.contiguous()?;
-        logits.extend_from_slice(slice(&rows)?);
+        logits.replace(rows.dim(1) as usize, slice(&rows)?);
         Ok(())
     }
 

@@ -70,11 +70,11 @@ fn wrong_rows_are_refused(model: &mut dyn Model) {
         };
         let error = model.forward(&[row]).unwrap_err().to_string();
         assert!(error.contains(word), "{error}");
-        assert!(model.logits().is_empty());
+        assert!(model.logits().values().is_empty());
     }
     model.release(0);
     model.forward(&[]).unwrap();
-    assert!(model.logits().is_empty());
+    assert!(model.logits().values().is_empty());
 }
 
 /// MLX's own operations are what a GPU computes with.
@@ -87,7 +87,10 @@ fn host_operations_agree_with_mlx() {
     let mut compare = |batch: &[Row]| {
         host.forward(batch).unwrap();
         plain.forward(batch).unwrap();
-        largest = largest.max(largest_difference(host.logits(), plain.logits()));
+        largest = largest.max(largest_difference(
+            host.logits().values(),
+            plain.logits().values(),
+        ));
     };
     compare(&wanting(rows(3, 0, &PROMPT)));
     compare(&rows(1, 0, &PROMPT[4..9]));
@@ -108,7 +111,7 @@ fn host_operations_agree_with_mlx() {
     for batch in [&joining, &source] {
         host.forward(batch).unwrap();
         plain.forward(batch).unwrap();
-        let difference = largest_difference(host.logits(), plain.logits());
+        let difference = largest_difference(host.logits().values(), plain.logits().values());
         assert!(difference < 1e-3, "{difference:e}");
     }
 }
@@ -126,7 +129,7 @@ fn stretched_rope_agrees_with_mlx() {
         model
             .forward(&wanting(rows(0, 0, &[9, 8, 7, 6, 5, 4, 3, 2, 1])))
             .unwrap();
-        model.logits().to_vec()
+        model.logits().values().to_vec()
     };
     let plain = logits(Value::Null, Backend::Cpu);
     for scaling in [
@@ -149,13 +152,16 @@ fn step_times() {
         let mut batch: Vec<Row> = vec![];
         for slot in 0..n_rows {
             model.forward(&rows(slot, 0, &PROMPT)).unwrap();
-            batch.extend(rows(slot, PROMPT.len(), &[greedy(model.logits())]));
+            batch.extend(rows(slot, PROMPT.len(), &[greedy(model.logits().values())]));
         }
         let mut times: Vec<f64> = (0..64)
             .map(|_| {
                 let start = Instant::now();
                 model.forward(&batch).unwrap();
-                for (row, logits) in batch.iter_mut().zip(model.logits().chunks_exact(V)) {
+                for (row, logits) in batch
+                    .iter_mut()
+                    .zip(model.logits().values().chunks_exact(V))
+                {
                     row.token = sluice_kernels::row::argmax(logits).unwrap();
                     row.position += 1;
                 }

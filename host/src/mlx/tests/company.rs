@@ -13,7 +13,7 @@ pub(super) fn does_not_matter(model: &mut dyn Model, prompt: &[u32]) {
 /// The rows of logits of the last pass.
 fn lines(model: &mut dyn Model) -> Vec<Vec<f32>> {
     let width = model.vocabulary_size();
-    let rows = model.logits().chunks_exact(width);
+    let rows = model.logits().values().chunks_exact(width);
     rows.map(<[f32]>::to_vec).collect()
 }
 
@@ -22,8 +22,8 @@ pub(super) fn solo(model: &mut dyn Model, prompt: &[u32], n: usize) -> (Vec<u32>
     let (mut tokens, mut logits) = (vec![], vec![]);
     model.forward(&rows(0, 0, prompt)).unwrap();
     for index in 0..n {
-        let token = greedy(model.logits());
-        logits.push(bits(model.logits()));
+        let token = greedy(model.logits().values());
+        logits.push(bits(model.logits().values()));
         tokens.push(token);
         model
             .forward(&rows(0, prompt.len() + index, &[token]))
@@ -46,7 +46,7 @@ fn prompt_chunks_do_not_matter(model: &mut dyn Model, prompt: &[u32]) {
             model.forward(&rows(0, start, tokens)).unwrap();
             let last = start + tokens.len() - 1;
             assert!(
-                bits(model.logits()) == expected[last],
+                bits(model.logits().values()) == expected[last],
                 "chunks of {chunk}, position {last}"
             );
         }
@@ -54,14 +54,14 @@ fn prompt_chunks_do_not_matter(model: &mut dyn Model, prompt: &[u32]) {
     }
     let long = prompt.repeat(8);
     model.forward(&rows(0, 0, &long)).unwrap();
-    let expected = bits(model.logits());
+    let expected = bits(model.logits().values());
     model.release(0);
     for chunk in [17, 64, 100] {
         for (index, tokens) in long.chunks(chunk).enumerate() {
             model.forward(&rows(0, index * chunk, tokens)).unwrap();
         }
         assert!(
-            bits(model.logits()) == expected,
+            bits(model.logits().values()) == expected,
             "long prompt, chunks of {chunk}"
         );
         model.release(0);
@@ -76,7 +76,7 @@ fn batch_size_does_not_matter(model: &mut dyn Model, prompt: &[u32]) {
         .zip(&prompts)
         .map(|(slot, prompt)| {
             model.forward(&rows(slot, 0, prompt)).unwrap();
-            bits(model.logits())
+            bits(model.logits().values())
         })
         .collect();
     for n_rows in 1..=16 {
@@ -157,14 +157,23 @@ fn shared_positions_do_not_matter(model: &mut dyn Model, prompt: &[u32]) {
         model
             .forward(&rows(2, n_shared, &other[n_shared..]))
             .unwrap();
-        assert!(bits(model.logits()) == expected[1].1[0], "{n_shared}");
+        assert!(
+            bits(model.logits().values()) == expected[1].1[0],
+            "{n_shared}"
+        );
         let token = expected[0].0[0];
         model.forward(&rows(1, long.len(), &[token])).unwrap();
-        assert!(bits(model.logits()) == expected[0].1[1], "{n_shared}");
+        assert!(
+            bits(model.logits().values()) == expected[0].1[1],
+            "{n_shared}"
+        );
         model.release(1);
         let token = expected[1].0[0];
         model.forward(&rows(2, other.len(), &[token])).unwrap();
-        assert!(bits(model.logits()) == expected[1].1[1], "{n_shared}");
+        assert!(
+            bits(model.logits().values()) == expected[1].1[1],
+            "{n_shared}"
+        );
         model.release(2);
     }
 }
