@@ -93,6 +93,7 @@ def chains(programs: Programs, figures: Figures, rounds: int, tokens: int) -> No
     sizes = ["--rounds", rounds * 6, "--tokens", max(tokens // 2, 1)]
     sizes += ["--prompt-tokens", SHORT_PROMPT]
     answer = programs.bench(*sizes, "--chain", "none,tokens,greedy,default")
+    keep_waits(figures, "none", answer)
     for row in answer["rows"]:
         if row["by_none"]:
             name = f"{row['chain']} by none {row['batch']}"
@@ -103,7 +104,20 @@ def chains(programs: Programs, figures: Figures, rounds: int, tokens: int) -> No
     keep_ratios(figures, programs.bench(*sizes, "--batch", 8, "--chain", arms))
     if programs.native:
         arguments = [*sizes, "--chain", "default"]
-        keep_ratios(figures, programs.bench(*arguments, program=programs.native))
+        answer = programs.bench(*arguments, program=programs.native)
+        keep_waits(figures, "native", answer)
+        keep_ratios(figures, answer)
+
+
+def keep_waits(figures: Figures, below: str, answer: dict) -> None:
+    """By how much more of a step the engine waits for a chain than for `below`, of a
+    step of that. Unlike steps, waits hardly change with the machine; what chains take
+    of the forward pass, beside which they plan, is not in them."""
+    rows = {(row["chain"], row["batch"]): row for row in answer["rows"]}
+    for (chain, batch), row in rows.items():
+        base = rows[below, batch]
+        added = (row["chain_us"] - base["chain_us"]) / (1e3 * base["step_ms_median"])
+        figures.values[f"{chain} waits over {below} {batch}"] = [added]
 
 
 def keep_ratios(figures: Figures, answer: dict) -> None:

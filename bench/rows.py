@@ -80,6 +80,19 @@ def one(name: str) -> Callable[[Figures], list[Value]]:
     return lambda figures: [figures.median(name)]
 
 
+def waits(
+    number: str, what: str, chain: str, below: str, must: tuple[float, ...], aim: tuple[float, ...]
+) -> Row:
+    """What a chain adds to a step, by how long the engine waits for it."""
+    base = {"none": "without chain", "native": "for the same logic native"}[below]
+    return Row(
+        number,
+        f"the same by waits: of a step, how much longer for {what} than {base}, {SIZES}",
+        each(lambda f, b: f.median(f"{chain} waits over {below} {b}")),
+        must, aim, (DOWN,) * 3, 4,
+    )
+
+
 UP, DOWN = True, False
 A1 = "mlx-lm with OpenBLAS"
 SIZES = "B = 1, 8, 16"
@@ -98,14 +111,17 @@ def table() -> list[Row]:
         Row("3", f"step with token processors only ÷ without chain, {SIZES}",
             each(lambda f, b: f.median(f"tokens by none {b}")),
             (1.01,) * 3, (1.003,) * 3, (DOWN,) * 3, 3),
+        waits("3", "token processors only", "tokens", "none", (0.01,) * 3, (0.003,) * 3),
         Row("4", f"step with the whole default chain ÷ without chain, {SIZES}",
             each(lambda f, b: f.median(f"default by none {b}")),
             (1.02,) * 3, (1.01,) * 3, (DOWN,) * 3, 3),
+        waits("4", "the whole default chain", "default", "none", (0.02,) * 3, (0.01,) * 3),
         Row("5", f"{len(PARTS)} different chains in a batch of 8 ÷ the mean of each alone",
             one("mixed by others 8"), (1.03,), (1.01,), (DOWN,), 3),
         Row("6", f"default chain as Wasm ÷ the same logic native, {SIZES}",
             each(lambda f, b: f.median(f"default by others {b}")),
             (1.02,) * 3, (1.005,) * 3, (DOWN,) * 3, 3),
+        waits("6", "the default chain", "default", "native", (0.02,) * 3, (0.005,) * 3),
         Row("7", "chain's share of a step at {1:,} tokens of history ÷ at {0:,}".format(*HISTORIES),
             longer_history, (1.1,), (1.0,), (DOWN,)),
         Row("8", "step with a JSON Schema on all rows ÷ without, B = 8",

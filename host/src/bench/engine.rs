@@ -82,6 +82,7 @@ impl Bench {
     }
 
     /// Submits a row that decodes `tokens` steps beside all others of a batch.
+    /// The clock of the last one notes them.
     pub(super) fn start(
         &self,
         arm: &Arm,
@@ -102,8 +103,11 @@ impl Bench {
         let prompt = self.prompt(row, prompt_tokens);
         let max_tokens = (tokens + ahead(batch, prompt_tokens)).min(most);
         let clock = Clock::default();
-        let chain = self.open(arm, row, &prompt, max_tokens)?;
-        let chain = clock.around(chain, self.engine.clone());
+        let mut chain = self.open(arm, row, &prompt, max_tokens)?;
+        if row + 1 == batch {
+            // What noting takes counts for the chain.
+            chain = clock.around(chain, self.engine.clone());
+        }
         let (events, receiver) = tokio::sync::mpsc::channel(EVENT_BUFFER.max(max_tokens as usize));
         self.engine.submit(Submission {
             prompt,
