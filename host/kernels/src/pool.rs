@@ -492,24 +492,31 @@ mod tests {
         assert!(ended.into_inner());
     }
 
-    #[test]
-    fn those_who_come_at_once_do_their_own_pieces() {
+    /// Four callers at once, each of whom has pieces done as `share` does it.
+    fn callers_at_once(share: impl Fn(&Pool, usize, &Work<'_>) + Sync) {
         let pool = Pool::new(2);
         thread::scope(|scope| {
             for caller in 0..4_usize {
-                let pool = &pool;
+                let (pool, share) = (&pool, &share);
                 scope.spawn(move || {
                     for round in 0..500 {
                         let sum = AtomicUsize::new(0);
-                        let work = |i: usize| {
+                        share(pool, round % 9, &|i| {
                             sum.fetch_add(caller * 1_000 + i, Ordering::Relaxed);
-                        };
-                        pool.beside(round % 9, &work, || pool.for_each(3, 3, |_| ()));
+                        });
                         let expected: usize = (0..round % 9).map(|i| caller * 1_000 + i).sum();
                         assert_eq!(sum.load(Ordering::Relaxed), expected);
                     }
                 });
             }
+        });
+    }
+
+    #[test]
+    fn callers_at_once_do_not_mix() {
+        callers_at_once(|pool, n_pieces, work| pool.for_each(n_pieces, 3, work));
+        callers_at_once(|pool, n_pieces, work| {
+            pool.beside(n_pieces, work, || pool.for_each(3, 3, |_| ()));
         });
     }
 
@@ -530,26 +537,6 @@ mod tests {
         };
         pool.beside(10, &work, || ());
         assert_eq!(count.into_inner(), 10);
-    }
-
-    #[test]
-    fn callers_at_once_do_not_mix() {
-        let pool = Pool::new(2);
-        thread::scope(|scope| {
-            for caller in 0..4_usize {
-                let pool = &pool;
-                scope.spawn(move || {
-                    for round in 0..500 {
-                        let sum = AtomicUsize::new(0);
-                        pool.for_each(round % 9, 3, |i| {
-                            sum.fetch_add(caller * 1_000 + i, Ordering::Relaxed);
-                        });
-                        let expected: usize = (0..round % 9).map(|i| caller * 1_000 + i).sum();
-                        assert_eq!(sum.load(Ordering::Relaxed), expected);
-                    }
-                });
-            }
-        });
     }
 
     #[test]
