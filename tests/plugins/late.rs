@@ -11,7 +11,8 @@ use sluice::plugin::{
 };
 
 use crate::support::{
-    ONE, compiler, component, info, limits, on_guest_thread, open, stage, stage_in, vocabulary,
+    ONE, compiler, component, info, limits, on_guest_thread, open, plugin, stage, stage_in,
+    vocabulary,
 };
 
 /// A late plan that nobody waits for ends at once, and not at its limit.
@@ -67,14 +68,35 @@ fn a_plan_that_waited_for_its_turn_too_long_is_late() {
         recorder.on_fault = OnFault::Wait;
         let stages = [recorder, stage("sampler", json!({"temperature": 0}))];
         let mut chain = open(&stages).unwrap();
-        assert_eq!(chain.plan_since(&[], Instant::now()), Ok(Plan::Sample));
-        let before = Instant::now().checked_sub(limits().late).unwrap();
-        let fault = chain.plan_since(&[7], before).unwrap_err();
+        assert_eq!(chain.plan_after(Duration::ZERO, &[]), Ok(Plan::Sample));
+        let fault = chain.plan_after(limits().late, &[7]).unwrap_err();
         assert_eq!(
             (&fault.stage[..], fault.kind),
             ("recorder", "late"),
             "{fault}"
         );
+    });
+}
+
+/// A step waits for all choices of a request: for one whose others have taken longer
+/// than a plan may it does not, and nobody is to blame. Less takes no time from it.
+#[test]
+fn a_plan_behind_those_of_other_choices_for_too_long_is_late() {
+    on_guest_thread(|| {
+        let stages = [
+            stage("recorder", json!({"report_after": 9})),
+            stage("sampler", json!({"temperature": 0})),
+        ];
+        let limit = limits().call;
+        let mut chain = open(&stages).unwrap();
+        assert_eq!(chain.plan_after(limit / 2, &[]), Ok(Plan::Sample));
+        let fault = chain.plan_after(limit * 2, &[7]).unwrap_err();
+        assert_eq!(
+            (&fault.stage[..], fault.kind),
+            ("recorder", "late"),
+            "{fault}"
+        );
+        assert_eq!(plugin("recorder").n_faults(), 0);
     });
 }
 

@@ -48,6 +48,8 @@ const FAILED: u32 = 3;
 struct Helper {
     state: AtomicU32,
     asleep: AtomicBool,
+    /// It does something that was offered beside.
+    is_aside: AtomicBool,
     task: UnsafeCell<Option<*const Task<'static>>>,
     aside: &'static Aside,
 }
@@ -69,7 +71,12 @@ impl Helper {
                 .compare_exchange(POSTED, RUNNING, Ordering::AcqRel, Ordering::Relaxed)
                 .is_err()
             {
-                self.aside.do_one(); // or the task was taken back
+                // Or the task was taken back.
+                if let Some(taken) = self.aside.take() {
+                    self.is_aside.store(true, Ordering::Relaxed);
+                    self.aside.run(taken);
+                    self.is_aside.store(false, Ordering::Relaxed);
+                }
                 continue;
             }
             // SAFETY: `state` is `RUNNING`, so the caller that posted the task
@@ -102,6 +109,11 @@ impl Helper {
             thread::park();
         }
         self.asleep.store(false, Ordering::SeqCst);
+    }
+
+    /// Whether it has a task, begun or not.
+    fn is_at_work(&self) -> bool {
+        matches!(self.state.load(Ordering::Acquire), POSTED | RUNNING)
     }
 
     fn is_wanted(&self, ordering: Ordering) -> bool {
@@ -145,11 +157,8 @@ impl Aside {
         true
     }
 
-    /// Does one of the pieces that nobody has begun. Returns whether there was one.
-    fn do_one(&self) -> bool {
-        let Some((piece, work)) = self.take() else {
-            return false;
-        };
+    /// Does a piece that was taken.
+    fn run(&self, (piece, work): (usize, &'static Work<'static>)) {
         let failed = catch_unwind(AssertUnwindSafe(|| work(piece))).is_err();
         if let Some(pieces) = &mut *self.lock() {
             pieces.has_failed |= failed;
@@ -158,9 +167,9 @@ impl Aside {
                 self.done.notify_all();
             }
         }
-        true
     }
 
+    /// One of the pieces that nobody has begun; it must be run.
     fn take(&self) -> Option<(usize, &'static Work<'static>)> {
         if !self.is_open.load(Ordering::Relaxed) {
             return None;
@@ -231,6 +240,11 @@ pub fn for_each(n_pieces: usize, work: impl Fn(usize) + Sync) {
     pool.for_each(n_pieces, pool.n_threads(), work);
 }
 
+/// On how many threads that may be.
+pub fn n_threads() -> usize {
+    Pool::shared().n_threads()
+}
+
 /// Runs `main` here, and calls `work` once with each of `0..n_pieces` meanwhile on
 /// threads of the kernels that have no part of `main` to do; what is left of it
 /// when `main` ends, here as well. Returns when all is done. A panic of either
@@ -261,6 +275,7 @@ impl Pool {
             let helper: &'static Helper = Box::leak(Box::new(Helper {
                 state: AtomicU32::new(IDLE),
                 asleep: AtomicBool::new(false),
+                is_aside: AtomicBool::new(false),
                 task: UnsafeCell::new(None),
                 aside,
             }));
@@ -304,7 +319,7 @@ impl Pool {
         let unbound = unsafe { std::mem::transmute::<&Work<'_>, &'static Work<'static>>(work) };
         if !self.aside.offer(n_pieces, unbound) {
             let done = main();
-            (0..n_pieces).for_each(work);
+            self.for_each(n_pieces, self.n_threads(), work);
             return done;
         }
         let mut offered = Offered(Some(self.aside));
@@ -314,7 +329,9 @@ impl Pool {
             }
         }
         let done = main();
-        while self.aside.do_one() {}
+        while let Some(taken) = self.aside.take() {
+            self.aside.run(taken);
+        }
         assert!(
             !offered.end(),
             "what was done beside a computation panicked"
@@ -322,10 +339,10 @@ impl Pool {
         done
     }
 
-    /// Runs `task` here and on up to `n_helpers` helpers.
+    /// Runs `task` here and on up to `n_helpers` helpers, those first that do nothing
+    /// else.
     fn share(&self, n_helpers: usize, task: &Task<'_>) {
-        let helpers = &self.helpers[..n_helpers.min(self.helpers.len())];
-        if helpers.is_empty() {
+        if n_helpers == 0 || self.helpers.is_empty() {
             return task();
         }
         let _turn = match self.turn.try_lock() {
@@ -336,27 +353,33 @@ impl Pool {
         // SAFETY: only the lifetime changes. `Posted` below does not let go
         // before every helper has ended with the task or lost it.
         let unbound = unsafe { std::mem::transmute::<&Task<'_>, &'static Task<'static>>(task) };
-        for (helper, thread) in helpers {
-            // SAFETY: we hold the turn, and the previous holder left every
-            // helper idle.
+        let mut posted = Posted {
+            helpers: &self.helpers,
+            failed: false,
+        };
+        let are = |is_aside: bool| {
+            let helpers = self.helpers.iter();
+            helpers.filter(move |(helper, _)| helper.is_aside.load(Ordering::Relaxed) == is_aside)
+        };
+        for (helper, thread) in are(false).chain(are(true)).take(n_helpers) {
+            if helper.is_at_work() {
+                continue; // one of the first has become one of the others
+            }
+            // SAFETY: we hold the turn, and the helper is idle.
             unsafe { *helper.task.get() = Some(unbound) };
             helper.state.store(POSTED, Ordering::SeqCst);
             if helper.asleep.load(Ordering::SeqCst) {
                 thread.unpark();
             }
         }
-        let mut posted = Posted {
-            helpers,
-            failed: false,
-        };
         task();
         posted.settle();
         assert!(!posted.failed, "a helper thread of the kernels panicked");
     }
 }
 
-/// Helpers that have been given a task. Dropping it waits for them, also when
-/// the caller's own part panics.
+/// Helpers of which some have been given a task. Dropping it waits for those, also
+/// when the caller's own part panics.
 struct Posted<'a> {
     helpers: &'a [(&'static Helper, Thread)],
     failed: bool,
@@ -368,20 +391,28 @@ impl Posted<'_> {
     fn settle(&mut self) {
         for (helper, _) in std::mem::take(&mut self.helpers) {
             let state = &helper.state;
-            let taken_back =
-                state.compare_exchange(POSTED, IDLE, Ordering::Acquire, Ordering::Acquire);
-            let Err(mut seen) = taken_back else { continue };
             let mut looks = 0;
-            while seen == RUNNING {
+            loop {
+                match state.load(Ordering::Acquire) {
+                    POSTED => {
+                        let (taken_back, begun) = (Ordering::Acquire, Ordering::Relaxed);
+                        let _ = state.compare_exchange(POSTED, IDLE, taken_back, begun);
+                        continue;
+                    }
+                    RUNNING => {}
+                    FAILED => {
+                        self.failed = true;
+                        state.store(IDLE, Ordering::Relaxed);
+                    }
+                    _ => break,
+                }
                 looks += 1;
                 if looks > PATIENCE {
                     thread::yield_now();
                 } else {
                     hint::spin_loop();
                 }
-                seen = state.load(Ordering::Acquire);
             }
-            self.failed |= seen == FAILED;
         }
     }
 }
@@ -451,6 +482,37 @@ mod tests {
             };
             pool.beside(1, &|_| meet(), meet);
             assert_eq!(met.into_inner(), 2);
+        }
+    }
+
+    /// Where one helper is at a piece, the computation has the other: its two parts
+    /// wait for each other, and the piece for its end.
+    #[test]
+    fn the_computation_takes_helpers_that_are_at_no_piece() {
+        let pool = Pool::new(2);
+        for pause in [Duration::ZERO, 5 * SPIN] {
+            thread::sleep(pause);
+            let [begun, ended] = [(); 2].map(|()| AtomicBool::new(false));
+            let wait_for = |flag: &AtomicBool| {
+                while !flag.load(Ordering::SeqCst) {
+                    thread::yield_now();
+                }
+            };
+            let piece = |_: usize| {
+                begun.store(true, Ordering::SeqCst);
+                wait_for(&ended);
+            };
+            pool.beside(1, &piece, || {
+                wait_for(&begun);
+                let met = AtomicU32::new(0);
+                pool.for_each(2, 2, |_| {
+                    met.fetch_add(1, Ordering::SeqCst);
+                    while met.load(Ordering::SeqCst) < 2 {
+                        thread::yield_now();
+                    }
+                });
+                ended.store(true, Ordering::SeqCst);
+            });
         }
     }
 

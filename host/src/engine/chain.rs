@@ -1,7 +1,7 @@
 //! The stages that choose a sequence's tokens, as the engine sees them.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{LogitsRow, TokenId};
 
@@ -47,13 +47,13 @@ pub trait Chain: Send {
     /// The fault of the stage that failed.
     fn plan(&mut self, accepted: &[TokenId]) -> Result<Plan, Fault>;
 
-    /// The same for a plan that had to wait since `asked`: where plans have a limit
-    /// of their own, that counts from there.
+    /// The same for a plan that `waited` for its turn: where plans have a limit, that
+    /// is part of it.
     ///
     /// # Errors
     /// As [`plan`](Self::plan).
-    fn plan_since(&mut self, accepted: &[TokenId], asked: Instant) -> Result<Plan, Fault> {
-        let _ = asked;
+    fn plan_after(&mut self, waited: Duration, accepted: &[TokenId]) -> Result<Plan, Fault> {
+        let _ = waited;
         self.plan(accepted)
     }
 
@@ -84,6 +84,12 @@ pub trait Chain: Send {
     /// plan takes.
     fn patience(&self) -> Option<Duration> {
         None
+    }
+
+    /// Whether its plans need what those of the other choices of its request need, so
+    /// that they can only be made one after the other.
+    fn shares_plans(&self) -> bool {
+        true
     }
 
     /// What is to be held as long as somebody waits for the chain's tokens. Asked

@@ -138,7 +138,7 @@ impl Planner {
                     let Some(turn) = own_turns.take(&own_wanted, request) else {
                         return;
                     };
-                    let plan = chain.plan_since(&accepted, asked);
+                    let plan = chain.plan_after(asked.elapsed(), &accepted);
                     drop(turn);
                     if outbox.send((chain, plan)).is_err() {
                         return;

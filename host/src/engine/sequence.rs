@@ -90,6 +90,8 @@ pub(super) struct Sequence {
     planner: Option<Planner>,
     /// Tells a plan that runs when the sequence is gone.
     presence: Option<Presence>,
+    /// Whether its plans exclude those of the other choices of its request.
+    shares_plans: bool,
     /// The logits of a position whose plan is late.
     kept_row: Option<Logits>,
     events: mpsc::Sender<Event>,
@@ -139,6 +141,7 @@ impl Sequence {
         Self {
             patience: submission.chain.patience(),
             presence: submission.chain.take_presence(),
+            shares_plans: submission.chain.shares_plans(),
             chain: Some(submission.chain),
             planner: None,
             kept_row: None,
@@ -300,10 +303,12 @@ impl Sequence {
             && self.computed + self.scheduled == self.context.len()
     }
 
-    /// Tells its request from others; the choices of one have the same.
-    pub(super) fn request(&self) -> RequestKey {
+    /// Sequences whose plans can only be made one after the other have the same: the
+    /// choices of a request, as far as they share something.
+    pub(super) fn plans_with(&self) -> RequestKey {
         let own = std::ptr::from_ref(self).addr();
-        self.presence.as_ref().map_or(own, request_key)
+        let presence = self.presence.as_ref().filter(|_| self.shares_plans);
+        presence.map_or(own, request_key)
     }
 
     /// Whether a step goes on without it when its plan is late.
@@ -311,9 +316,10 @@ impl Sequence {
         self.patience.is_some()
     }
 
-    pub(super) fn plan(&mut self) {
+    /// Lets the chain plan, which has `waited` for its turn.
+    pub(super) fn plan(&mut self, waited: Duration) {
         if let Some(chain) = &mut self.chain {
-            self.plan = Some(chain.plan(&self.context[self.told..]));
+            self.plan = Some(chain.plan_after(waited, &self.context[self.told..]));
             self.told = self.context.len();
         }
     }
@@ -417,7 +423,7 @@ impl Sequence {
             }
             accepted += 1;
             self.scheduled += 1;
-            self.plan();
+            self.plan(Duration::ZERO);
             self.choose(&mut row, tokenizer_size);
         }
         if !drafts.is_empty() {

@@ -128,18 +128,24 @@ impl Engine {
             if sequence.may_be_late() {
                 sequence.start_plan(&self.turns);
             } else {
-                on_time.push((sequence.request(), Mutex::new(sequence)));
+                on_time.push((sequence.plans_with(), Mutex::new(sequence)));
             }
         }
         // The choices of a request share instances: one thread plans for all of them,
         // and no other waits for it meanwhile.
         on_time.sort_by_key(|(request, _)| *request);
         let requests: Vec<_> = on_time.chunk_by(|(a, _), (b, _)| a == b).collect();
+        let n_threads = sluice_kernels::pool::n_threads();
         let plan = |index: usize| {
+            let began = Instant::now();
+            let mut waited = Duration::ZERO;
+            // As many requests of their own would take so many rounds.
+            let rounds = requests[index].len().div_ceil(n_threads) as u32;
             for (_, sequence) in requests[index] {
                 if let Ok(mut sequence) = sequence.lock() {
-                    guarded(&mut sequence, Sequence::plan);
+                    guarded(&mut sequence, |sequence| sequence.plan(waited));
                 }
+                waited = began.elapsed() / rounds;
             }
         };
         let forward = || {

@@ -138,14 +138,19 @@ impl OpenChain {
 
     /// Asks the token processors in their order, until one decides the
     /// position. `effects` says of faults that were skipped.
-    /// What may be late has its time from `asked` on.
+    /// What the chain has `waited` for its turn is gone of the time of what may be
+    /// late; else a step has been held up by as much for other choices.
     fn plan_stages(
         &mut self,
-        asked: Instant,
+        waited: Duration,
         effects: &mut Vec<Effect>,
     ) -> Result<Option<Decision>, Fault> {
-        let mut deadline = Deadline::after(self.limits.call);
-        let mut late = Deadline::since(asked, self.limits.late);
+        let held_up = match self.patience {
+            None => waited,
+            Some(_) => Duration::ZERO,
+        };
+        let mut deadline = Deadline::behind(held_up, self.limits.call);
+        let mut late = Deadline::with_gone(waited, self.limits.late);
         for index in 0..self.processors.len() {
             let stage = &self.processors[index];
             if stage.kind() != Kind::TokenProcessor {
@@ -294,10 +299,10 @@ fn scan<'a>(row: &'a mut LogitsRow<'_>) -> Result<Scanned<'a>, Fault> {
 
 impl Chain for OpenChain {
     fn plan(&mut self, accepted: &[TokenId]) -> Result<Plan, Fault> {
-        self.plan_since(accepted, Instant::now())
+        self.plan_after(Duration::ZERO, accepted)
     }
 
-    fn plan_since(&mut self, accepted: &[TokenId], asked: Instant) -> Result<Plan, Fault> {
+    fn plan_after(&mut self, waited: Duration, accepted: &[TokenId]) -> Result<Plan, Fault> {
         self.position += accepted.len() as u32;
         if let Some(tokens) = &mut self.tokens {
             tokens.extend_from_slice(accepted);
@@ -312,7 +317,7 @@ impl Chain for OpenChain {
         self.check_total()?;
         let started = Instant::now();
         let mut effects = Vec::new();
-        let decision = self.plan_stages(asked, &mut effects);
+        let decision = self.plan_stages(waited, &mut effects);
         self.spend(started);
         self.skipped = effects;
         Ok(match decision? {
@@ -336,6 +341,15 @@ impl Chain for OpenChain {
 
     fn patience(&self) -> Option<Duration> {
         self.patience
+    }
+
+    /// Stages whose faults are skipped have instances of their own.
+    fn shares_plans(&self) -> bool {
+        let mut planning = self
+            .processors
+            .iter()
+            .take_while(|stage| stage.kind() == Kind::TokenProcessor);
+        planning.any(|stage| stage.source.on_fault != OnFault::Skip)
     }
 
     fn take_presence(&mut self) -> Option<Presence> {

@@ -15,15 +15,26 @@ pub(super) struct Deadline {
 
 impl Deadline {
     pub(super) fn after(limit: Duration) -> Self {
-        Self::since(Instant::now(), limit)
-    }
-
-    /// The limit counts from this moment.
-    pub(super) fn since(start: Instant, limit: Duration) -> Self {
         Self {
             limit,
-            end: start + limit,
+            end: Instant::now() + limit,
             waited: Duration::ZERO,
+        }
+    }
+
+    /// The whole limit, after so long a wait for somebody else.
+    pub(super) fn behind(waited: Duration, limit: Duration) -> Self {
+        Self {
+            waited,
+            ..Self::after(limit)
+        }
+    }
+
+    /// Of the limit, this much has gone by already.
+    pub(super) fn with_gone(gone: Duration, limit: Duration) -> Self {
+        Self {
+            limit,
+            ..Self::after(limit.saturating_sub(gone))
         }
     }
 
@@ -98,13 +109,17 @@ mod tests {
     #[test]
     fn waiting_takes_nothing_of_a_limit_but_has_one_itself() {
         let minute = Duration::from_mins(1);
-        let started = Instant::now().checked_sub(minute);
-        let spent = started.map(|started| Deadline::since(started, minute));
-        assert_eq!(spent.map(Deadline::left), Some(Duration::ZERO));
-        let waited = spent.map(|spent| spent.after_waiting(minute));
-        assert!(waited.is_some_and(|it| it.left() > Duration::from_secs(50)));
-        assert!(!waited.is_some_and(Deadline::has_waited_too_long));
-        let longer = waited.map(|it| it.after_waiting(Duration::from_millis(1)));
-        assert!(longer.is_some_and(Deadline::has_waited_too_long));
+        let spent = Deadline::with_gone(minute, minute);
+        assert_eq!(spent.left(), Duration::ZERO);
+        assert_eq!(spent.limit(), minute);
+        let waited = spent.after_waiting(minute);
+        assert!(waited.left() > Duration::from_secs(50));
+        for waited in [waited, Deadline::behind(minute, minute)] {
+            assert!(!waited.has_waited_too_long());
+            let longer = waited.after_waiting(Duration::from_millis(1));
+            assert!(longer.has_waited_too_long());
+        }
+        let behind = Deadline::behind(minute, minute);
+        assert!(behind.left() <= minute);
     }
 }

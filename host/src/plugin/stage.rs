@@ -112,8 +112,7 @@ impl Stage {
         let deadline = deadline.after_waiting(waited);
         if deadline.has_waited_too_long() && self.source.on_fault != OnFault::Wait {
             let message = format!(
-                "the other choices of the request kept its instance for longer than the limit of \
-                 {:?}",
+                "the other choices of the request kept it waiting for longer than the limit of {:?}",
                 deadline.limit()
             );
             return Err(self.fault(kind::LATE, message));

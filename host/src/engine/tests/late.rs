@@ -271,6 +271,66 @@ fn plans_of_one_request_compute_one_after_the_other() {
     }
 }
 
+/// A choice that notes how long it has waited for its turns.
+struct Waiting {
+    waited: Arc<Mutex<Vec<Duration>>>,
+    presence: Option<Presence>,
+    shares_plans: bool,
+}
+
+impl Chain for Waiting {
+    fn plan(&mut self, _: &[TokenId]) -> Result<Plan, Fault> {
+        unreachable!("every plan is told how long it has waited")
+    }
+    fn plan_after(&mut self, waited: Duration, _: &[TokenId]) -> Result<Plan, Fault> {
+        self.waited.lock().unwrap().push(waited);
+        std::thread::sleep(Duration::from_millis(2));
+        Ok(Plan::Force(vec![5]))
+    }
+    fn finish(&mut self, _: &mut LogitsRow<'_>) -> Result<TokenId, Fault> {
+        unreachable!("every position is forced")
+    }
+    fn shares_plans(&self) -> bool {
+        self.shares_plans
+    }
+    fn take_presence(&mut self) -> Option<Presence> {
+        self.presence.take()
+    }
+}
+
+/// What it has waited for the plans of the others is told to each choice, but to
+/// those that share nothing: they plan as requests of their own.
+#[test]
+fn a_choice_waits_for_those_it_shares_plans_with_and_is_told_so() {
+    const N: usize = 6;
+    for shares_plans in [true, false] {
+        let (handle, _) = start(EngineConfig::default());
+        let waited = Arc::default();
+        let presence = Presence::default();
+        let choices: Vec<_> = (0..N)
+            .map(|_| {
+                let chain = Waiting {
+                    waited: Arc::clone(&waited),
+                    presence: Some(presence.clone()),
+                    shares_plans,
+                };
+                submit(&handle, &[4], 8, Box::new(chain))
+            })
+            .collect();
+        for events in choices {
+            assert_eq!(read(events), (vec![5; 8], FinishReason::Length));
+        }
+        let longest = *waited.lock().unwrap().iter().max().unwrap();
+        if shares_plans {
+            // Six on two threads would go three rounds.
+            let rounds = N.div_ceil(n_processors()) as u32;
+            assert!(longest >= Duration::from_millis(2) / rounds, "{longest:?}");
+        } else {
+            assert_eq!(longest, Duration::ZERO);
+        }
+    }
+}
+
 /// Whoever connects and leaves again piles up nothing behind plans that compute.
 #[test]
 fn one_that_waits_for_its_turn_to_plan_is_closed_when_its_client_leaves() {
