@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use mlx_host_op::host_op;
-use mlx_rs::{Array, Stream, error::Exception};
+use mlx_rs::{Array, error::Exception};
 use sluice_kernels::{Format, Quantised, logits_nt, row::Logits};
 
 use super::{
@@ -38,22 +37,17 @@ impl Matrix {
         })
     }
 
-    /// `[n, in]` to `[n, out]`.
-    pub(super) fn product(&self, x: &Array, stream: &Stream) -> Result<Array, Exception> {
+    /// `[n, in]` to `[n, out]`, by MLX.
+    pub(super) fn product(&self, x: &Array) -> Result<Array, Exception> {
         match self {
             Self::Dense { view, .. } => x.matmul(view),
-            Self::Quantised(weights) => {
-                let [n_out, n_in] = weights.shape();
-                let weights = Arc::clone(weights);
-                let shape = [x.dim(0), n_out as i32];
-                host_op(&shape, &[x], stream, move |inputs, output| {
-                    weights.matmul_nt(inputs[0].len() / n_in, inputs[0], output);
-                })
-            }
+            Self::Quantised(_) => Err(Exception::custom(
+                "only the kernels of the CPU read weights that are kept quantised",
+            )),
         }
     }
 
-    /// [`Self::product`] of lines that are not MLX's, as rows of logits.
+    /// `[n, in]` to `[n, out]` of lines that are not MLX's, as rows of logits.
     pub(super) fn logits(&self, x: &[f32], logits: &mut Logits) -> Result<(), Exception> {
         let [n_out, n_in] = self.shape();
         let n_lines = x.len() / n_in;
@@ -82,7 +76,8 @@ impl Matrix {
         }
     }
 
-    fn shape(&self) -> [usize; 2] {
+    /// `[out, in]`
+    pub(super) fn shape(&self) -> [usize; 2] {
         match self {
             Self::Dense { weights, .. } => [weights.dim(0) as usize, weights.dim(1) as usize],
             Self::Quantised(weights) => weights.shape(),

@@ -1,6 +1,6 @@
 //! The transformer that all families are, each with parts of its own.
 
-use mlx_rs::{Array, Stream, error::Exception, ops::concatenate, with_stream};
+use mlx_rs::{Array, error::Exception, ops::concatenate, with_stream};
 
 use super::decoder_config::{DecoderConfig, ROPE_FACTORS};
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
         Backend, Checkpoint, LoadError, Progress,
         error::message,
         matrix::Matrix,
-        operations::{self, HeadNorms, Operations, Output},
+        operations::{self, HeadNorms, Layer, Operations, Output},
         weights::{Weight, Weights},
     },
 };
@@ -25,20 +25,6 @@ struct Decoder {
     head: Option<Matrix>,
     operations: Box<dyn Operations>,
     logits: Logits,
-}
-
-/// Products with the same input are one product.
-struct Layer {
-    attention_norm: Array,
-    qkv: Matrix,
-    qkv_bias: Option<Array>,
-    head_norms: Option<HeadNorms>,
-    output: Matrix,
-    attention_output_norm: Option<Array>,
-    mlp_norm: Array,
-    gate_up: Matrix,
-    down: Matrix,
-    mlp_output_norm: Option<Array>,
 }
 
 /// Reads the weights of a checkpoint that [`DecoderConfig::tensors`] describes.
@@ -130,6 +116,7 @@ impl Layer {
             Ok::<_, LoadError>(concatenate(&parts, 0)?)
         });
         Ok(Self {
+            norm_eps: config.norm_eps,
             attention_norm,
             qkv: Matrix::new(&qkv, backend)?,
             qkv_bias: qkv_bias.transpose()?,
@@ -138,6 +125,7 @@ impl Layer {
             attention_output_norm,
             mlp_norm,
             gate_up: Matrix::new(&gate_up, backend)?,
+            activation: config.activation,
             down: Matrix::new(&down, backend)?,
             mlp_output_norm,
         })
@@ -192,15 +180,14 @@ impl Decoder {
         Ok(())
     }
 
-    fn compute(&mut self, rows: &[Row], stream: &Stream) -> Result<(), Exception> {
+    fn compute(&mut self, rows: &[Row]) -> Result<(), Exception> {
         let tokens: Vec<u32> = rows.iter().map(|row| row.token).collect();
         let mut x = self.embedding.lines(&tokens)?;
         if let Some(scale) = &self.embedding_scale {
             x = x.multiply(scale)?;
         }
-        for index in 0..self.layers.len() {
-            x = x.add(self.attend(index, &x, stream)?)?;
-            x = x.add(self.activate(index, &x, stream)?)?;
+        for (index, layer) in self.layers.iter().enumerate() {
+            x = self.operations.layer(index, layer, &x)?;
         }
         let wanted: Vec<usize> = (0..rows.len())
             .filter(|&index| rows[index].wants_logits)
@@ -214,41 +201,6 @@ impl Decoder {
             .logits(&x, &wanted, &output, &mut self.logits)
     }
 
-    /// What a layer's attention adds.
-    fn attend(&mut self, index: usize, x: &Array, stream: &Stream) -> Result<Array, Exception> {
-        let (layer, eps) = (&self.layers[index], self.config.norm_eps);
-        let normed = self.operations.rms_norm(x, &layer.attention_norm, eps)?;
-        let mut qkv = layer.qkv.product(&normed, stream)?;
-        if let Some(bias) = &layer.qkv_bias {
-            qkv = qkv.add(bias)?;
-        }
-        if let Some(norms) = &layer.head_norms {
-            qkv = self.operations.head_norm(&qkv, norms, eps)?;
-        }
-        let attended = self.operations.attention(index, &qkv)?;
-        let output = layer.output.product(&attended, stream)?;
-        match &layer.attention_output_norm {
-            Some(norm) => self.operations.rms_norm(&output, norm, eps),
-            None => Ok(output),
-        }
-    }
-
-    /// What a layer's MLP adds.
-    fn activate(&self, index: usize, x: &Array, stream: &Stream) -> Result<Array, Exception> {
-        let (layer, config) = (&self.layers[index], &self.config);
-        let eps = config.norm_eps;
-        let normed = self.operations.rms_norm(x, &layer.mlp_norm, eps)?;
-        let gate_up = layer.gate_up.product(&normed, stream)?;
-        let activated = self
-            .operations
-            .gated(&gate_up, config.intermediate, config.activation)?;
-        let output = layer.down.product(&activated, stream)?;
-        match &layer.mlp_output_norm {
-            Some(norm) => self.operations.rms_norm(&output, norm, eps),
-            None => Ok(output),
-        }
-    }
-
     fn pass(&mut self, rows: &[Row]) -> Result<(), ModelError> {
         if rows.is_empty() {
             return Ok(());
@@ -256,7 +208,7 @@ impl Decoder {
         self.check(rows)?;
         self.operations.begin(rows)?;
         let stream = self.operations.stream().clone();
-        with_stream(&stream, || self.compute(rows, &stream))
+        with_stream(&stream, || self.compute(rows))
             .map_err(|exception| ModelError(format!("MLX: {}", message(&exception))))
     }
 }

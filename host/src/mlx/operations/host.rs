@@ -1,26 +1,34 @@
-//! A layer's operations on the CPU: kernels of `sluice-kernels` that MLX runs
-//! in its stream.
+//! Layers on the CPU: each is one operation that MLX runs in its stream, of kernels
+//! of `sluice-kernels`. MLX takes some microseconds to build, hand out and forget an
+//! operation, and a layer of a small model has ten that take little longer.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    mem,
+    sync::{Arc, Mutex},
+};
 
 use mlx_host_op::host_op;
 use mlx_rs::{Array, Stream, error::Exception, with_stream};
 use sluice_kernels::{
+    Quantised,
     attention::{Kernel, KvCache, Place, Shape},
-    ops,
+    matmul_nt, ops,
 };
 
-use super::{Activation, Attention, HeadNorms, Operations, Output};
+use super::{Activation, Attention, Layer, Operations, Output};
 use crate::{
     engine::{Logits, ModelError, Row},
-    mlx::{error::message, matrix::slice},
+    mlx::{
+        error::message,
+        matrix::{Matrix, slice},
+    },
 };
 
 pub(super) struct HostOperations {
     stream: Stream,
     attention: Attention,
     /// Shared with the operations of a pass that MLX has not run yet.
-    cache: Arc<Mutex<KvCache>>,
+    memory: Arc<Mutex<Memory>>,
     /// For each of the attention's sights.
     angles: Vec<Arc<Angles>>,
     positions: Vec<u32>,
@@ -28,6 +36,20 @@ pub(super) struct HostOperations {
     /// The lines whose logits are wanted.
     hidden: Vec<f32>,
     normed: Vec<f32>,
+}
+
+/// What layers use one after the other.
+struct Memory {
+    cache: KvCache,
+    lines: Lines,
+}
+
+/// Lines on their way through a layer, and room for what is made of them.
+#[derive(Default)]
+struct Lines {
+    lines: Vec<f32>,
+    n_values: usize,
+    next: Vec<f32>,
 }
 
 /// Cosine and sine of each pair of a head, row by row.
@@ -52,7 +74,10 @@ impl HostOperations {
             stream: Stream::cpu(),
             angles: attention.sights.iter().map(|_| Arc::default()).collect(),
             attention,
-            cache: Arc::new(Mutex::new(cache)),
+            memory: Arc::new(Mutex::new(Memory {
+                cache,
+                lines: Lines::default(),
+            })),
             positions: Vec::new(),
             places: Vec::new(),
             hidden: Vec::new(),
@@ -79,84 +104,53 @@ impl Operations for HostOperations {
             let Angles { cos, sin } = Arc::make_mut(angles);
             ops::rope_tables(&self.positions, &sight.rope_frequencies, cos, sin);
         }
-        let mut cache = self.cache.lock().map_err(|_| lost())?;
-        cache
+        let mut memory = self.memory.lock().map_err(|_| lost())?;
+        memory
+            .cache
             .begin(&self.places)
             .map_err(|error| ModelError(error.to_string()))
     }
 
-    fn rms_norm(&self, x: &Array, weight: &Array, eps: f32) -> Result<Array, Exception> {
+    fn layer(&mut self, index: usize, layer: &Layer, x: &Array) -> Result<Array, Exception> {
+        let mut inputs = Inputs(vec![x]);
+        let sight = self.attention.sight(index);
+        let parts = Parts {
+            index,
+            kernel: Kernel {
+                scale: sight.scale,
+                window: sight.window,
+            },
+            heads: [
+                self.attention.n_heads * self.attention.head_dim,
+                self.attention.n_kv_heads * self.attention.head_dim,
+            ],
+            norm_eps: layer.norm_eps,
+            attention_norm: inputs.add(&layer.attention_norm),
+            qkv: inputs.weights(&layer.qkv),
+            qkv_bias: layer.qkv_bias.as_ref().map(|bias| inputs.add(bias)),
+            head_norms: layer
+                .head_norms
+                .as_ref()
+                .map(|norms| [inputs.add(&norms.queries), inputs.add(&norms.keys)]),
+            output: inputs.weights(&layer.output),
+            attention_output_norm: layer
+                .attention_output_norm
+                .as_ref()
+                .map(|it| inputs.add(it)),
+            mlp_norm: inputs.add(&layer.mlp_norm),
+            gate_up: inputs.weights(&layer.gate_up),
+            activation: layer.activation,
+            down: inputs.weights(&layer.down),
+            mlp_output_norm: layer.mlp_output_norm.as_ref().map(|it| inputs.add(it)),
+        };
+        let angles = Arc::clone(&self.angles[self.attention.layers[index]]);
+        let memory = Arc::clone(&self.memory);
         host_op(
             x.shape(),
-            &[x, weight],
+            &inputs.0,
             &self.stream,
-            move |inputs, output| {
-                ops::rms_norm(inputs[0], inputs[1], eps, output);
-            },
-        )
-    }
-
-    fn head_norm(&self, qkv: &Array, norms: &HeadNorms, eps: f32) -> Result<Array, Exception> {
-        let Attention {
-            n_heads,
-            n_kv_heads,
-            head_dim,
-            ..
-        } = self.attention;
-        let (queries, keys) = (n_heads * head_dim, n_kv_heads * head_dim);
-        let inputs = [qkv, &norms.queries, &norms.keys];
-        host_op(qkv.shape(), &inputs, &self.stream, move |inputs, output| {
-            let width = queries + 2 * keys;
-            let lines = inputs[0].chunks_exact(width);
-            for (line, out) in lines.zip(output.chunks_exact_mut(width)) {
-                let (heads, values) = line.split_at(queries + keys);
-                let (out_heads, out_values) = out.split_at_mut(queries + keys);
-                let (out_queries, out_keys) = out_heads.split_at_mut(queries);
-                ops::rms_norm(&heads[..queries], inputs[1], eps, out_queries);
-                ops::rms_norm(&heads[queries..], inputs[2], eps, out_keys);
-                out_values.copy_from_slice(values);
-            }
-        })
-    }
-
-    fn gated(
-        &self,
-        gate_up: &Array,
-        width: usize,
-        activation: Activation,
-    ) -> Result<Array, Exception> {
-        let shape = [gate_up.dim(0), width as i32];
-        host_op(
-            &shape,
-            &[gate_up],
-            &self.stream,
-            move |inputs, output| match activation {
-                Activation::Silu => ops::swiglu(inputs[0], width, output),
-                Activation::GeluTanh => geglu(inputs[0], width, output),
-            },
-        )
-    }
-
-    fn attention(&mut self, layer: usize, qkv: &Array) -> Result<Array, Exception> {
-        let shape = [
-            qkv.dim(0),
-            (self.attention.n_heads * self.attention.head_dim) as i32,
-        ];
-        let sight = self.attention.sight(layer);
-        let kernel = Kernel {
-            scale: sight.scale,
-            window: sight.window,
-        };
-        let angles = Arc::clone(&self.angles[self.attention.layers[layer]]);
-        let cache = Arc::clone(&self.cache);
-        host_op(
-            &shape,
-            &[qkv],
-            &self.stream,
-            move |inputs, output| match cache.lock() {
-                Ok(mut cache) => {
-                    cache.attend(layer, kernel, inputs[0], &angles.cos, &angles.sin, output);
-                }
+            move |inputs, output| match memory.lock() {
+                Ok(mut memory) => parts.compute(inputs, &angles, &mut memory, output),
                 // The next `begin` reports it.
                 Err(_) => output.fill(f32::NAN),
             },
@@ -195,16 +189,165 @@ impl Operations for HostOperations {
     }
 
     fn share(&mut self, from: u32, slot: u32, n_positions: u32) {
-        if let Ok(mut cache) = self.cache.lock() {
-            cache.share(from, slot, n_positions as usize);
+        if let Ok(mut memory) = self.memory.lock() {
+            memory.cache.share(from, slot, n_positions as usize);
         }
     }
 
     fn release(&mut self, slot: u32) {
         // A cache whose kernel panicked is never used again.
-        if let Ok(mut cache) = self.cache.lock() {
-            cache.release(slot);
+        if let Ok(mut memory) = self.memory.lock() {
+            memory.cache.release(slot);
         }
+    }
+}
+
+/// A layer as its operation knows it. Arrays are named by their place among the
+/// operation's inputs, the first of which are the layer's lines.
+struct Parts {
+    index: usize,
+    kernel: Kernel,
+    /// Values of a line's query heads, and of its key heads.
+    heads: [usize; 2],
+    norm_eps: f32,
+    attention_norm: usize,
+    qkv: Weights,
+    qkv_bias: Option<usize>,
+    head_norms: Option<[usize; 2]>,
+    output: Weights,
+    attention_output_norm: Option<usize>,
+    mlp_norm: usize,
+    gate_up: Weights,
+    activation: Activation,
+    down: Weights,
+    mlp_output_norm: Option<usize>,
+}
+
+struct Weights {
+    /// `[out, in]`
+    shape: [usize; 2],
+    data: WeightsData,
+}
+
+enum WeightsData {
+    Dense(usize),
+    Quantised(Arc<Quantised>),
+}
+
+/// The inputs of an operation.
+struct Inputs<'a>(Vec<&'a Array>);
+
+impl<'a> Inputs<'a> {
+    fn add(&mut self, array: &'a Array) -> usize {
+        self.0.push(array);
+        self.0.len() - 1
+    }
+
+    fn weights(&mut self, matrix: &'a Matrix) -> Weights {
+        Weights {
+            shape: matrix.shape(),
+            data: match matrix {
+                Matrix::Dense { weights, .. } => WeightsData::Dense(self.add(weights)),
+                Matrix::Quantised(weights) => WeightsData::Quantised(Arc::clone(weights)),
+            },
+        }
+    }
+}
+
+impl Parts {
+    fn compute(&self, inputs: &[&[f32]], angles: &Angles, memory: &mut Memory, output: &mut [f32]) {
+        let Memory { cache, lines } = memory;
+        let x = inputs[0];
+        let width = self.output.shape[0];
+        let n_lines = x.len() / width;
+        let norm = |weight: usize| {
+            move |x: &[f32], out: &mut [f32]| ops::rms_norm(x, inputs[weight], self.norm_eps, out)
+        };
+
+        lines.take(x.len(), |out| norm(self.attention_norm)(x, out));
+        lines.product(&self.qkv, inputs);
+        if let Some(bias) = self.qkv_bias {
+            let bias = inputs[bias];
+            let lines = lines.values().chunks_exact_mut(bias.len());
+            lines.for_each(|line| add(line, bias));
+        }
+        if let Some([queries, keys]) = self.head_norms {
+            lines.change(n_lines * self.qkv.shape[0], |qkv, out| {
+                self.norm_heads(qkv, inputs[queries], inputs[keys], out);
+            });
+        }
+        lines.change(n_lines * self.heads[0], |qkv, out| {
+            cache.attend(self.index, self.kernel, qkv, &angles.cos, &angles.sin, out);
+        });
+        lines.product(&self.output, inputs);
+        if let Some(weight) = self.attention_output_norm {
+            lines.change(x.len(), norm(weight));
+        }
+        output.copy_from_slice(x);
+        add(output, lines.values());
+
+        lines.take(x.len(), |out| norm(self.mlp_norm)(output, out));
+        lines.product(&self.gate_up, inputs);
+        let width = self.down.shape[1];
+        lines.change(n_lines * width, |gate_up, out| match self.activation {
+            Activation::Silu => ops::swiglu(gate_up, width, out),
+            Activation::GeluTanh => geglu(gate_up, width, out),
+        });
+        lines.product(&self.down, inputs);
+        if let Some(weight) = self.mlp_output_norm {
+            lines.change(x.len(), norm(weight));
+        }
+        add(output, lines.values());
+    }
+
+    /// RMS norm of every query head and every key head.
+    fn norm_heads(&self, qkv: &[f32], of_queries: &[f32], of_keys: &[f32], out: &mut [f32]) {
+        let [queries, keys] = self.heads;
+        let width = queries + 2 * keys;
+        for (line, out) in qkv.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
+            let (heads, values) = line.split_at(queries + keys);
+            let (out_heads, out_values) = out.split_at_mut(queries + keys);
+            let (out_queries, out_keys) = out_heads.split_at_mut(queries);
+            ops::rms_norm(&heads[..queries], of_queries, self.norm_eps, out_queries);
+            ops::rms_norm(&heads[queries..], of_keys, self.norm_eps, out_keys);
+            out_values.copy_from_slice(values);
+        }
+    }
+}
+
+impl Lines {
+    fn values(&mut self) -> &mut [f32] {
+        &mut self.lines[..self.n_values]
+    }
+
+    /// Lets `make` write other lines, of `n_values` altogether.
+    fn take(&mut self, n_values: usize, make: impl FnOnce(&mut [f32])) {
+        self.change(n_values, |_, out| make(out));
+    }
+
+    /// Lets `make` make other lines of these, of `n_values` altogether.
+    fn change(&mut self, n_values: usize, make: impl FnOnce(&[f32], &mut [f32])) {
+        if self.next.len() < n_values {
+            self.next.resize(n_values, 0.0);
+        }
+        make(&self.lines[..self.n_values], &mut self.next[..n_values]);
+        mem::swap(&mut self.lines, &mut self.next);
+        self.n_values = n_values;
+    }
+
+    fn product(&mut self, weights: &Weights, inputs: &[&[f32]]) {
+        let [n_out, n_in] = weights.shape;
+        let n_lines = self.n_values / n_in;
+        self.change(n_lines * n_out, |x, out| match &weights.data {
+            WeightsData::Dense(at) => matmul_nt(n_lines, n_out, n_in, x, inputs[*at], out),
+            WeightsData::Quantised(weights) => weights.matmul_nt(n_lines, x, out),
+        });
+    }
+}
+
+fn add(to: &mut [f32], values: &[f32]) {
+    for (to, value) in to.iter_mut().zip(values) {
+        *to += value;
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a layer computes besides matrix products.
+//! What a layer computes.
 
 mod host;
 mod plain;
@@ -57,8 +57,24 @@ pub(super) struct HeadNorms {
     pub(super) keys: Array,
 }
 
-/// The operations of a layer over rows of any sequences, and the keys and
-/// values they remember. Arrays are f32 and have one line per row.
+/// The weights of a layer. Products with the same input are one product.
+pub(super) struct Layer {
+    pub(super) norm_eps: f32,
+    pub(super) attention_norm: Array,
+    pub(super) qkv: Matrix,
+    pub(super) qkv_bias: Option<Array>,
+    pub(super) head_norms: Option<HeadNorms>,
+    pub(super) output: Matrix,
+    pub(super) attention_output_norm: Option<Array>,
+    pub(super) mlp_norm: Array,
+    pub(super) gate_up: Matrix,
+    pub(super) activation: Activation,
+    pub(super) down: Matrix,
+    pub(super) mlp_output_norm: Option<Array>,
+}
+
+/// The layers of a model over rows of any sequences, and the keys and values they
+/// remember. Arrays are f32 and have one line per row.
 pub(super) trait Operations {
     /// The stream to compute on.
     fn stream(&self) -> &Stream;
@@ -69,26 +85,16 @@ pub(super) trait Operations {
     /// When the rows of a slot leave a gap.
     fn begin(&mut self, rows: &[Row]) -> Result<(), ModelError>;
 
-    /// `x / sqrt(mean(x²) + eps) · weight`, line by line.
-    fn rms_norm(&self, x: &Array, weight: &Array, eps: f32) -> Result<Array, Exception>;
-
-    /// The same of every query head and every key head of `qkv`.
-    fn head_norm(&self, qkv: &Array, norms: &HeadNorms, eps: f32) -> Result<Array, Exception>;
-
-    /// `[n, 2·width]` of gate and up to `[n, width]` of
-    /// `activation(gate) · up`.
-    fn gated(
-        &self,
-        gate_up: &Array,
-        width: usize,
-        activation: Activation,
-    ) -> Result<Array, Exception>;
-
-    /// Turns queries and keys, remembers keys and values in `layer`, and
-    /// attends to all of the row's sequence up to its position, or to as much
-    /// as the layer sees.
-    /// `qkv` lines are the query heads, the key heads and the value heads.
-    fn attention(&mut self, layer: usize, qkv: &Array) -> Result<Array, Exception>;
+    /// What the layer, the model's `index`th, makes of the lines of `x`.
+    ///
+    /// - norm: `x / sqrt(mean(x²) + eps) · weight`, line by line;
+    /// - queries, keys and values, by one product, with a bias and a norm of every
+    ///   query head and every key head where the layer has them;
+    /// - attention: turns queries and keys, remembers keys and values, and attends to
+    ///   all of the row's sequence up to its position, or to as much as the layer sees;
+    /// - its output, normed where the layer does that, is added to `x`;
+    /// - the same with norm, gate and up by one product, `activation(gate) · up`, down.
+    fn layer(&mut self, index: usize, layer: &Layer, x: &Array) -> Result<Array, Exception>;
 
     /// The logits of the lines `wanted` of `x`, in place of what is in
     /// `logits`. Returns when the pass is computed.

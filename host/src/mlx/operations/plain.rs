@@ -1,4 +1,4 @@
-//! A layer's operations as MLX has them, on any of its devices.
+//! Layers of MLX's own operations, on any of its devices.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use mlx_rs::{
     },
 };
 
-use super::{Activation, Attention, HeadNorms, Operations, Output, Sight};
+use super::{Activation, Attention, HeadNorms, Layer, Operations, Output, Sight};
 use crate::{
     engine::{Logits, ModelError, Row},
     mlx::matrix::slice,
@@ -58,6 +58,42 @@ impl PlainOperations {
             caches: BTreeMap::new(),
             runs: Vec::new(),
             order: None,
+        }
+    }
+
+    /// RMS norm of every query head and every key head of `qkv`.
+    fn head_norm(&self, qkv: &Array, norms: &HeadNorms, eps: f32) -> Result<Array, Exception> {
+        let Attention {
+            n_heads,
+            n_kv_heads,
+            head_dim,
+            ..
+        } = self.attention;
+        let (n_heads, n_kv_heads) = (n_heads as i32, n_kv_heads as i32);
+        let heads = qkv.reshape(&[qkv.dim(0), n_heads + 2 * n_kv_heads, head_dim as i32])?;
+        let queries = heads.try_index((.., ..n_heads))?;
+        let keys = heads.try_index((.., n_heads..n_heads + n_kv_heads))?;
+        let values = heads.try_index((.., n_heads + n_kv_heads..))?;
+        let queries = rms_norm(&queries, &norms.queries, eps)?;
+        let keys = rms_norm(&keys, &norms.keys, eps)?;
+        concatenate(&[queries, keys, values], 1)?.reshape(qkv.shape())
+    }
+
+    /// `qkv` lines are the query heads, the key heads and the value heads.
+    fn attention(&mut self, layer: usize, qkv: &Array) -> Result<Array, Exception> {
+        let runs = std::mem::take(&mut self.runs);
+        let outputs: Result<Vec<Array>, Exception> = runs
+            .iter()
+            .map(|run| {
+                let lines = Array::from_slice(&run.rows, &[run.rows.len() as i32]);
+                self.attend(layer, &qkv.take_axis(&lines, 0)?, run)
+            })
+            .collect();
+        self.runs = runs;
+        let outputs = concatenate(&outputs?, 0)?;
+        match &self.order {
+            Some(order) => outputs.take_axis(order, 0),
+            None => Ok(outputs),
         }
     }
 
@@ -138,58 +174,26 @@ impl Operations for PlainOperations {
         Ok(())
     }
 
-    fn rms_norm(&self, x: &Array, weight: &Array, eps: f32) -> Result<Array, Exception> {
-        fast::rms_norm(x, Some(weight), eps)
-    }
-
-    fn head_norm(&self, qkv: &Array, norms: &HeadNorms, eps: f32) -> Result<Array, Exception> {
-        let Attention {
-            n_heads,
-            n_kv_heads,
-            head_dim,
-            ..
-        } = self.attention;
-        let (n_heads, n_kv_heads) = (n_heads as i32, n_kv_heads as i32);
-        let heads = qkv.reshape(&[qkv.dim(0), n_heads + 2 * n_kv_heads, head_dim as i32])?;
-        let queries = heads.try_index((.., ..n_heads))?;
-        let keys = heads.try_index((.., n_heads..n_heads + n_kv_heads))?;
-        let values = heads.try_index((.., n_heads + n_kv_heads..))?;
-        let queries = self.rms_norm(&queries, &norms.queries, eps)?;
-        let keys = self.rms_norm(&keys, &norms.keys, eps)?;
-        concatenate(&[queries, keys, values], 1)?.reshape(qkv.shape())
-    }
-
-    fn gated(
-        &self,
-        gate_up: &Array,
-        width: usize,
-        activation: Activation,
-    ) -> Result<Array, Exception> {
-        let width = width as i32;
-        let gate = gate_up.try_index((.., ..width))?;
-        let up = gate_up.try_index((.., width..))?;
-        let activated = match activation {
-            Activation::Silu => gate.multiply(ops::sigmoid(&gate)?)?,
-            Activation::GeluTanh => gelu_tanh(&gate)?,
+    fn layer(&mut self, index: usize, layer: &Layer, x: &Array) -> Result<Array, Exception> {
+        let normed_where = |norm: &Option<Array>, output: Array| match norm {
+            Some(norm) => rms_norm(&output, norm, layer.norm_eps),
+            None => Ok(output),
         };
-        activated.multiply(up)
-    }
-
-    fn attention(&mut self, layer: usize, qkv: &Array) -> Result<Array, Exception> {
-        let runs = std::mem::take(&mut self.runs);
-        let outputs: Result<Vec<Array>, Exception> = runs
-            .iter()
-            .map(|run| {
-                let lines = Array::from_slice(&run.rows, &[run.rows.len() as i32]);
-                self.attend(layer, &qkv.take_axis(&lines, 0)?, run)
-            })
-            .collect();
-        self.runs = runs;
-        let outputs = concatenate(&outputs?, 0)?;
-        match &self.order {
-            Some(order) => outputs.take_axis(order, 0),
-            None => Ok(outputs),
+        let normed = rms_norm(x, &layer.attention_norm, layer.norm_eps)?;
+        let mut qkv = layer.qkv.product(&normed)?;
+        if let Some(bias) = &layer.qkv_bias {
+            qkv = qkv.add(bias)?;
         }
+        if let Some(norms) = &layer.head_norms {
+            qkv = self.head_norm(&qkv, norms, layer.norm_eps)?;
+        }
+        let output = layer.output.product(&self.attention(index, &qkv)?)?;
+        let x = x.add(normed_where(&layer.attention_output_norm, output)?)?;
+
+        let normed = rms_norm(&x, &layer.mlp_norm, layer.norm_eps)?;
+        let gate_up = layer.gate_up.product(&normed)?;
+        let output = layer.down.product(&gated(&gate_up, layer.activation)?)?;
+        x.add(normed_where(&layer.mlp_output_norm, output)?)
     }
 
     fn logits(
@@ -205,8 +209,8 @@ impl Operations for PlainOperations {
         }
         let wanted: Vec<i32> = wanted.iter().map(|&row| row as i32).collect();
         let lines = x.take_axis(Array::from_slice(&wanted, &[wanted.len() as i32]), 0)?;
-        let normed = self.rms_norm(&lines, output.norm, output.eps)?;
-        let product = output.head.product(&normed, &self.stream)?;
+        let normed = rms_norm(&lines, output.norm, output.eps)?;
+        let product = output.head.product(&normed)?;
         let rows = product.contiguous()?;
         logits.replace(rows.dim(1) as usize, slice(&rows)?);
         Ok(())
@@ -308,6 +312,22 @@ fn wavelengths(sight: &Sight) -> Array {
         .map(|frequency| (1.0 / frequency) as f32)
         .collect();
     Array::from_slice(&wavelengths, &[wavelengths.len() as i32])
+}
+
+fn rms_norm(x: &Array, weight: &Array, eps: f32) -> Result<Array, Exception> {
+    fast::rms_norm(x, Some(weight), eps)
+}
+
+/// `activation(gate) · up` of lines of gate and up.
+fn gated(gate_up: &Array, activation: Activation) -> Result<Array, Exception> {
+    let width = gate_up.dim(1) / 2;
+    let gate = gate_up.try_index((.., ..width))?;
+    let up = gate_up.try_index((.., width..))?;
+    let activated = match activation {
+        Activation::Silu => gate.multiply(ops::sigmoid(&gate)?)?,
+        Activation::GeluTanh => gelu_tanh(&gate)?,
+    };
+    activated.multiply(up)
 }
 
 fn gelu_tanh(x: &Array) -> Result<Array, Exception> {
