@@ -18,8 +18,9 @@ LONG_PROMPT = 1500
 HISTORIES = (200, 6000)
 PARTS = ("default", "dry", "mirostat", "xtc", "min-p", "typical", "no-repeat", "bad-words")
 CLIENTS = (1, 8, 16, 64)
-# Tokens of each request of the clients, which hide the time of its prompt.
-CLIENT_TOKENS = 128
+# Tokens of each request of the clients: as many as make little of its prompt, which
+# takes as long as six steps where sixteen come at once.
+CLIENT_TOKENS = 512
 CLIENT_WORDS = 8
 UPLOADED = ("adaptive-p", REPOSITORY / "plugins" / "dist" / "adaptive-p.wasm")
 

@@ -1,10 +1,8 @@
 //! The arithmetic of Sluice's CPU path.
 //!
 //! ```text
-//! MLX ── cblas_sgemm ─┐
-//!                     ├─ matmul ─┐
-//!        matmul_nt ───┤          │
-//! quantised ──────────┘          │
+//! matmul_nt ─┬─ matmul ──────────┐
+//! quantised ─┘                   │
 //! ops        norm, SwiGLU, rope  ├─ pool (threads)
 //! attention  KV cache, attention ┘
 //! row        passes over one logits row, loan lends one
@@ -20,7 +18,7 @@
 //! What must stay absent: dependencies on MLX, on the engine, on plugins;
 //! arithmetic in anything but f32.
 
-// Vector instructions, raw matrices from C and helper threads that borrow the
+// Vector instructions, tiles of matrices and helper threads that borrow the
 // caller's stack need it; every block says why it is sound.
 #![allow(unsafe_code)]
 // Only inlined code has the vector instructions enabled (see `simd`).
@@ -42,8 +40,6 @@ pub mod ops;
 pub mod pool;
 mod quantised;
 pub mod row;
-#[cfg(target_os = "linux")]
-mod sgemm;
 mod simd;
 #[cfg(test)]
 mod testing;
@@ -51,5 +47,3 @@ mod testing;
 pub use loan::Loan;
 pub use matmul::{logits_nt, matmul_nt};
 pub use quantised::{Format, Quantised};
-#[cfg(target_os = "linux")]
-pub use sgemm::{cblas_sgemm, sgemm_calls};

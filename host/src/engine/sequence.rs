@@ -90,8 +90,8 @@ pub(super) struct Sequence {
     planner: Option<Planner>,
     /// Tells a plan that runs when the sequence is gone.
     presence: Option<Presence>,
-    /// Whether its plans exclude those of the other choices of its request.
-    shares_plans: bool,
+    /// Its request, where its plans exclude those of the other choices.
+    shares_plans: Option<RequestKey>,
     /// The logits of a position whose plan is late.
     kept_row: Option<Logits>,
     events: mpsc::Sender<Event>,
@@ -136,12 +136,16 @@ pub(super) struct Sequence {
 
 impl Sequence {
     pub(super) fn new(mut submission: Submission) -> Self {
+        let presence = submission.chain.take_presence();
         let prompt_len = submission.prompt.len();
         let of_prompt = submission.logprobs.is_some_and(|options| options.prompt);
         Self {
             patience: submission.chain.patience(),
-            presence: submission.chain.take_presence(),
-            shares_plans: submission.chain.shares_plans(),
+            shares_plans: presence
+                .as_ref()
+                .filter(|_| submission.chain.shares_plans())
+                .map(request_key),
+            presence,
             chain: Some(submission.chain),
             planner: None,
             kept_row: None,
@@ -307,8 +311,7 @@ impl Sequence {
     /// choices of a request, as far as they share something.
     pub(super) fn plans_with(&self) -> RequestKey {
         let own = std::ptr::from_ref(self).addr();
-        let presence = self.presence.as_ref().filter(|_| self.shares_plans);
-        presence.map_or(own, request_key)
+        self.shares_plans.unwrap_or(own)
     }
 
     /// Whether a step goes on without it when its plan is late.

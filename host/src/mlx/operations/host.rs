@@ -8,7 +8,7 @@ use std::{
 };
 
 use mlx_host_op::host_op;
-use mlx_rs::{Array, Stream, error::Exception, with_stream};
+use mlx_rs::{Array, Stream, error::Exception};
 use sluice_kernels::{
     Quantised,
     attention::{Kernel, KvCache, Place, Shape},
@@ -18,10 +18,7 @@ use sluice_kernels::{
 use super::{Activation, Attention, Layer, Operations, Output};
 use crate::{
     engine::{Logits, ModelError, Row},
-    mlx::{
-        error::message,
-        matrix::{Matrix, slice},
-    },
+    mlx::matrix::{Matrix, slice},
 };
 
 pub(super) struct HostOperations {
@@ -47,7 +44,7 @@ struct Memory {
 /// Lines on their way through a layer, and room for what is made of them.
 #[derive(Default)]
 struct Lines {
-    lines: Vec<f32>,
+    current: Vec<f32>,
     n_values: usize,
     next: Vec<f32>,
 }
@@ -61,8 +58,6 @@ struct Angles {
 
 impl HostOperations {
     pub(super) fn new(attention: Attention) -> Result<Self, ModelError> {
-        #[cfg(target_os = "linux")]
-        check_matrix_product()?;
         let shape = Shape {
             n_layers: attention.layers.len(),
             n_heads: attention.n_heads,
@@ -317,7 +312,7 @@ impl Parts {
 
 impl Lines {
     fn values(&mut self) -> &mut [f32] {
-        &mut self.lines[..self.n_values]
+        &mut self.current[..self.n_values]
     }
 
     /// Lets `make` write other lines, of `n_values` altogether.
@@ -330,8 +325,8 @@ impl Lines {
         if self.next.len() < n_values {
             self.next.resize(n_values, 0.0);
         }
-        make(&self.lines[..self.n_values], &mut self.next[..n_values]);
-        mem::swap(&mut self.lines, &mut self.next);
+        make(&self.current[..self.n_values], &mut self.next[..n_values]);
+        mem::swap(&mut self.current, &mut self.next);
         self.n_values = n_values;
     }
 
@@ -373,23 +368,6 @@ fn geglu(gate_up: &[f32], width: usize, output: &mut [f32]) {
         }
     }
     ops::swiglu(&scaled, width, output);
-}
-
-/// libmlx takes its matrix product from the executable, if that was linked to
-/// show it. Otherwise it silently falls back to one that is ten times slower
-/// and whose rows depend on their batch.
-#[cfg(target_os = "linux")]
-fn check_matrix_product() -> Result<(), ModelError> {
-    let before = sluice_kernels::sgemm_calls();
-    let square = Array::from_slice(&[1.0_f32; 256], &[16, 16]);
-    with_stream(&Stream::cpu(), || square.matmul(&square)?.eval())
-        .map_err(|exception| ModelError(message(&exception)))?;
-    if sluice_kernels::sgemm_calls() == before {
-        return Err(ModelError(
-            "this program was linked without -Wl,--export-dynamic-symbol=cblas_sgemm, so MLX does not use its matrix product".to_owned(),
-        ));
-    }
-    Ok(())
 }
 
 fn lost() -> ModelError {
