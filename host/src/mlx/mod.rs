@@ -11,10 +11,10 @@
 //! folder ─────── folder ─┘      weights                      └─ operations::plain ─ MLX alone
 //! ```
 //!
-//! A family says what its configuration means; the decoder computes it, with
-//! products of each [`Matrix`] and with [`Operations`] for the rest of a layer:
-//! on the CPU functions of `sluice-kernels`, run by MLX in its stream, which
-//! read quantised weights as they are; on a GPU MLX's own. One thread loads a
+//! A family says what its configuration means; the decoder computes it, layer by
+//! layer with [`Operations`]: on the CPU functions of `sluice-kernels`, run by MLX
+//! in its stream, which read the weights of each [`Matrix`] as they are; on a GPU
+//! MLX's own. One thread loads a
 //! model and uses it, for MLX's streams belong to threads. Nothing here knows
 //! of text, HTTP or plugins, and nothing trusts a file: MLX reads beyond the
 //! end of a short one.

@@ -122,21 +122,16 @@ impl Operations for HostOperations {
             norm_eps: layer.norm_eps,
             attention_norm: inputs.add(&layer.attention_norm),
             qkv: inputs.weights(&layer.qkv),
-            qkv_bias: layer.qkv_bias.as_ref().map(|bias| inputs.add(bias)),
-            head_norms: layer
-                .head_norms
-                .as_ref()
+            qkv_bias: inputs.add_some(layer.qkv_bias.as_ref()),
+            head_norms: (layer.head_norms.as_ref())
                 .map(|norms| [inputs.add(&norms.queries), inputs.add(&norms.keys)]),
             output: inputs.weights(&layer.output),
-            attention_output_norm: layer
-                .attention_output_norm
-                .as_ref()
-                .map(|it| inputs.add(it)),
+            attention_output_norm: inputs.add_some(layer.attention_output_norm.as_ref()),
             mlp_norm: inputs.add(&layer.mlp_norm),
             gate_up: inputs.weights(&layer.gate_up),
             activation: layer.activation,
             down: inputs.weights(&layer.down),
-            mlp_output_norm: layer.mlp_output_norm.as_ref().map(|it| inputs.add(it)),
+            mlp_output_norm: inputs.add_some(layer.mlp_output_norm.as_ref()),
         };
         let angles = Arc::clone(&self.angles[self.attention.layers[index]]);
         let memory = Arc::clone(&self.memory);
@@ -198,7 +193,7 @@ impl Operations for HostOperations {
 }
 
 /// A layer as its operation knows it. Arrays are named by their place among the
-/// operation's inputs, the first of which are the layer's lines.
+/// operation's inputs, the first of which is the lines that the layer takes.
 struct Parts {
     index: usize,
     kernel: Kernel,
@@ -238,6 +233,10 @@ impl<'a> Inputs<'a> {
         self.0.len() - 1
     }
 
+    fn add_some(&mut self, array: Option<&'a Array>) -> Option<usize> {
+        array.map(|array| self.add(array))
+    }
+
     fn weights(&mut self, matrix: &'a Matrix) -> Weights {
         Weights {
             shape: matrix.shape(),
@@ -255,16 +254,16 @@ impl Parts {
         let x = inputs[0];
         let width = self.output.shape[0];
         let n_lines = x.len() / width;
-        let norm = |weight: usize| {
-            move |x: &[f32], out: &mut [f32]| ops::rms_norm(x, inputs[weight], self.norm_eps, out)
+        let norm = |weight: usize, x: &[f32], out: &mut [f32]| {
+            ops::rms_norm(x, inputs[weight], self.norm_eps, out);
         };
 
-        lines.take(x.len(), |out| norm(self.attention_norm)(x, out));
+        lines.take(x.len(), |out| norm(self.attention_norm, x, out));
         lines.product(&self.qkv, inputs);
         if let Some(bias) = self.qkv_bias {
-            let bias = inputs[bias];
-            let lines = lines.values().chunks_exact_mut(bias.len());
-            lines.for_each(|line| add(line, bias));
+            for line in lines.values().chunks_exact_mut(inputs[bias].len()) {
+                add(line, inputs[bias]);
+            }
         }
         if let Some([queries, keys]) = self.head_norms {
             lines.change(n_lines * self.qkv.shape[0], |qkv, out| {
@@ -276,12 +275,12 @@ impl Parts {
         });
         lines.product(&self.output, inputs);
         if let Some(weight) = self.attention_output_norm {
-            lines.change(x.len(), norm(weight));
+            lines.change(x.len(), |lines, out| norm(weight, lines, out));
         }
         output.copy_from_slice(x);
         add(output, lines.values());
 
-        lines.take(x.len(), |out| norm(self.mlp_norm)(output, out));
+        lines.take(x.len(), |out| norm(self.mlp_norm, output, out));
         lines.product(&self.gate_up, inputs);
         let width = self.down.shape[1];
         lines.change(n_lines * width, |gate_up, out| match self.activation {
@@ -290,7 +289,7 @@ impl Parts {
         });
         lines.product(&self.down, inputs);
         if let Some(weight) = self.mlp_output_norm {
-            lines.change(x.len(), norm(weight));
+            lines.change(x.len(), |lines, out| norm(weight, lines, out));
         }
         add(output, lines.values());
     }
