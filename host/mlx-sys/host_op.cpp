@@ -77,6 +77,10 @@ array row_contiguous(const array& input, Stream stream) {
   if (input.is_available() && input.flags().row_contiguous) {
     return input;
   }
+  // What such an operation gives always is.
+  if (input.has_primitive() && dynamic_cast<HostOp*>(&input.primitive())) {
+    return input;
+  }
   return contiguous(input, false, stream);
 }
 

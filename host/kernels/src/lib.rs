@@ -37,6 +37,7 @@ mod buffer;
 mod loan;
 mod matmul;
 pub mod ops;
+pub mod pages;
 pub mod pool;
 mod quantised;
 pub mod row;

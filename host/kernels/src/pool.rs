@@ -111,9 +111,9 @@ impl Helper {
         self.asleep.store(false, Ordering::SeqCst);
     }
 
-    /// Whether it has a task, begun or not.
-    fn is_at_work(&self) -> bool {
-        matches!(self.state.load(Ordering::Acquire), POSTED | RUNNING)
+    /// Whether it can be given a task: it has none, and none that has failed.
+    fn is_idle(&self) -> bool {
+        self.state.load(Ordering::Acquire) == IDLE
     }
 
     fn is_wanted(&self, ordering: Ordering) -> bool {
@@ -362,7 +362,7 @@ impl Pool {
             helpers.filter(move |(helper, _)| helper.is_aside.load(Ordering::Relaxed) == is_aside)
         };
         for (helper, thread) in are(false).chain(are(true)).take(n_helpers) {
-            if helper.is_at_work() {
+            if !helper.is_idle() {
                 continue; // one of the first has become one of the others
             }
             // SAFETY: we hold the turn, and the helper is idle.

@@ -19,12 +19,14 @@ mod half;
 
 use std::{
     alloc::{Layout, handle_alloc_error},
+    ops::Range,
     slice,
 };
 
 use crate::{
     buffer::Buffer,
     matmul::{N, Product, maxima_of},
+    pages,
     pool::Pool,
     simd::{Kernel, Level, Simd},
 };
@@ -122,6 +124,15 @@ impl Quantised {
     /// Rows and columns.
     pub fn shape(&self) -> [usize; 2] {
         [self.n, self.k]
+    }
+
+    /// Where it lies, for [`pages`](crate::pages).
+    pub fn memory(&self) -> [Range<usize>; 2] {
+        let scales = match &self.scales {
+            Scales::Half(scales) => pages::memory(scales),
+            Scales::Single(scales) => pages::memory(scales),
+        };
+        [pages::memory(self.words.as_slice()), scales]
     }
 
     /// The memory it takes.

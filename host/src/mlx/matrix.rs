@@ -1,9 +1,9 @@
 //! A matrix of a model's weights, in f32 or as it is quantised.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use mlx_rs::{Array, error::Exception};
-use sluice_kernels::{Format, Quantised, logits_nt, row::Logits};
+use sluice_kernels::{Format, Quantised, logits_nt, pages, row::Logits};
 
 use super::{
     Backend,
@@ -74,6 +74,14 @@ impl Matrix {
                 Ok(Array::from_slice(&lines, &[ids.len() as i32, n_in as i32]))
             }
         }
+    }
+
+    /// Where weights that a CPU computes with lie.
+    pub(super) fn memory(&self) -> Result<Vec<Range<usize>>, Exception> {
+        Ok(match self {
+            Self::Dense { weights, .. } => vec![pages::memory(slice::<f32>(weights)?)],
+            Self::Quantised(weights) => weights.memory().to_vec(),
+        })
     }
 
     /// `[out, in]`

@@ -110,13 +110,7 @@ impl Stage {
         let waited = asked.elapsed();
         self.waited += waited;
         let deadline = deadline.after_waiting(waited);
-        if deadline.has_waited_too_long() && self.source.on_fault != OnFault::Wait {
-            let message = format!(
-                "the other choices of the request kept it waiting for longer than the limit of {:?}",
-                deadline.limit()
-            );
-            return Err(self.fault(kind::LATE, message));
-        }
+        self.check_waited(deadline)?;
         let result = call(&mut instance, self, deadline);
         self.crossed.add(instance.crossed());
         for line in instance.take_log() {
@@ -129,6 +123,19 @@ impl Stage {
         result
     }
 
+    /// Refuses what others have kept waiting for longer than its limit, if the batch
+    /// waits too.
+    fn check_waited(&self, deadline: Deadline) -> Result<(), Fault> {
+        if !deadline.has_waited_too_long() || self.source.on_fault == OnFault::Wait {
+            return Ok(());
+        }
+        let message = format!(
+            "the other choices of the request kept it waiting for longer than the limit of {:?}",
+            deadline.limit()
+        );
+        Err(self.fault(kind::LATE, message))
+    }
+
     pub(super) fn plan(&mut self, deadline: Deadline) -> Result<Option<Decision>, Fault> {
         self.call(deadline, |instance, stage, deadline| {
             instance.plan(stage.sequence, &stage.pending, deadline, &mut stage.edits)
@@ -137,6 +144,7 @@ impl Stage {
 
     /// Opens the stage anew, to be told of all `tokens`.
     pub(super) fn reopen(&mut self, tokens: &[TokenId], deadline: Deadline) -> Result<(), Fault> {
+        self.check_waited(deadline)?;
         self.instance = None;
         let (instance, sequence) = self.source.reopen(&self.place, deadline)?;
         self.instance = Some(Arc::new(Mutex::new(instance)));

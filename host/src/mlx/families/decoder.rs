@@ -2,6 +2,8 @@
 
 use mlx_rs::{Array, error::Exception, ops::concatenate, with_stream};
 
+use sluice_kernels::pages;
+
 use super::decoder_config::{DecoderConfig, ROPE_FACTORS};
 use crate::{
     engine::{Logits, Model, ModelError, Row},
@@ -66,6 +68,13 @@ pub(super) fn load(
             operations,
             logits: Logits::default(),
         };
+        if backend == Backend::Cpu {
+            let memory: Vec<_> = model
+                .matrices()
+                .map(Matrix::memory)
+                .collect::<Result<_, _>>()?;
+            pages::make_large(memory.into_iter().flatten());
+        }
         Ok(Box::new(model) as Box<dyn Model>)
     })
 }
@@ -161,6 +170,23 @@ fn stretch(frequencies: &mut [f64], factors: &Array) -> Result<(), LoadError> {
 }
 
 impl Decoder {
+    fn matrices(&self) -> impl Iterator<Item = &Matrix> {
+        let of_layers = self.layers.iter().flat_map(|layer| {
+            let Layer {
+                qkv,
+                output,
+                gate_up,
+                down,
+                ..
+            } = layer;
+            [qkv, output, gate_up, down]
+        });
+        [&self.embedding]
+            .into_iter()
+            .chain(&self.head)
+            .chain(of_layers)
+    }
+
     /// An id that is none of the vocabulary's would make MLX read elsewhere.
     fn check(&self, rows: &[Row]) -> Result<(), ModelError> {
         for row in rows {

@@ -4,7 +4,7 @@
 
 use std::{
     mem,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use mlx_host_op::host_op;
@@ -25,7 +25,7 @@ pub(super) struct HostOperations {
     stream: Stream,
     attention: Attention,
     /// Shared with the operations of a pass that MLX has not run yet.
-    memory: Arc<Mutex<Memory>>,
+    memory: Arc<Memory>,
     /// For each of the attention's sights.
     angles: Vec<Arc<Angles>>,
     positions: Vec<u32>,
@@ -37,8 +37,9 @@ pub(super) struct HostOperations {
 
 /// What layers use one after the other.
 struct Memory {
-    cache: KvCache,
-    lines: Lines,
+    /// Lost when a kernel panics that changes it.
+    cache: Mutex<KvCache>,
+    lines: Mutex<Lines>,
 }
 
 /// Lines on their way through a layer, and room for what is made of them.
@@ -69,10 +70,10 @@ impl HostOperations {
             stream: Stream::cpu(),
             angles: attention.sights.iter().map(|_| Arc::default()).collect(),
             attention,
-            memory: Arc::new(Mutex::new(Memory {
-                cache,
-                lines: Lines::default(),
-            })),
+            memory: Arc::new(Memory {
+                cache: Mutex::new(cache),
+                lines: Mutex::default(),
+            }),
             positions: Vec::new(),
             places: Vec::new(),
             hidden: Vec::new(),
@@ -99,9 +100,8 @@ impl Operations for HostOperations {
             let Angles { cos, sin } = Arc::make_mut(angles);
             ops::rope_tables(&self.positions, &sight.rope_frequencies, cos, sin);
         }
-        let mut memory = self.memory.lock().map_err(|_| lost())?;
-        memory
-            .cache
+        let mut cache = self.memory.cache.lock().map_err(|_| lost())?;
+        cache
             .begin(&self.places)
             .map_err(|error| ModelError(error.to_string()))
     }
@@ -135,16 +135,9 @@ impl Operations for HostOperations {
         };
         let angles = Arc::clone(&self.angles[self.attention.layers[index]]);
         let memory = Arc::clone(&self.memory);
-        host_op(
-            x.shape(),
-            &inputs.0,
-            &self.stream,
-            move |inputs, output| match memory.lock() {
-                Ok(mut memory) => parts.compute(inputs, &angles, &mut memory, output),
-                // The next `begin` reports it.
-                Err(_) => output.fill(f32::NAN),
-            },
-        )
+        host_op(x.shape(), &inputs.0, &self.stream, move |inputs, output| {
+            parts.compute(inputs, &angles, &memory, output)
+        })
     }
 
     /// MLX computes up to the last layer; the last product goes straight to
@@ -179,15 +172,15 @@ impl Operations for HostOperations {
     }
 
     fn share(&mut self, from: u32, slot: u32, n_positions: u32) {
-        if let Ok(mut memory) = self.memory.lock() {
-            memory.cache.share(from, slot, n_positions as usize);
+        if let Ok(mut cache) = self.memory.cache.lock() {
+            cache.share(from, slot, n_positions as usize);
         }
     }
 
     fn release(&mut self, slot: u32) {
         // A cache whose kernel panicked is never used again.
-        if let Ok(mut memory) = self.memory.lock() {
-            memory.cache.release(slot);
+        if let Ok(mut cache) = self.memory.cache.lock() {
+            cache.release(slot);
         }
     }
 }
@@ -249,8 +242,9 @@ impl<'a> Inputs<'a> {
 }
 
 impl Parts {
-    fn compute(&self, inputs: &[&[f32]], angles: &Angles, memory: &mut Memory, output: &mut [f32]) {
-        let Memory { cache, lines } = memory;
+    fn compute(&self, inputs: &[&[f32]], angles: &Angles, memory: &Memory, output: &mut [f32]) {
+        // What they hold is nobody's, also after a panic.
+        let mut lines = memory.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let x = inputs[0];
         let width = self.output.shape[0];
         let n_lines = x.len() / width;
@@ -270,9 +264,13 @@ impl Parts {
                 self.norm_heads(qkv, inputs[queries], inputs[keys], out);
             });
         }
+        let Ok(mut cache) = memory.cache.lock() else {
+            return output.fill(f32::NAN); // the next `begin` reports it
+        };
         lines.change(n_lines * self.heads[0], |qkv, out| {
             cache.attend(self.index, self.kernel, qkv, &angles.cos, &angles.sin, out);
         });
+        drop(cache);
         lines.product(&self.output, inputs);
         if let Some(weight) = self.attention_output_norm {
             lines.change(x.len(), |lines, out| norm(weight, lines, out));
