@@ -136,7 +136,7 @@ impl Operations for HostOperations {
         let angles = Arc::clone(&self.angles[self.attention.layers[index]]);
         let memory = Arc::clone(&self.memory);
         host_op(x.shape(), &inputs.0, &self.stream, move |inputs, output| {
-            parts.compute(inputs, &angles, &memory, output)
+            parts.compute(inputs, &angles, &memory, output);
         })
     }
 
