@@ -47,8 +47,8 @@ pub trait Chain: Send {
     /// The fault of the stage that failed.
     fn plan(&mut self, accepted: &[TokenId]) -> Result<Plan, Fault>;
 
-    /// The same for a plan that `waited` for its turn: where plans have a limit, that
-    /// is part of it.
+    /// The same for a plan that `waited` for its turn: part of its limit where it may be
+    /// late, and where a step waits for it no longer than that limit either.
     ///
     /// # Errors
     /// As [`plan`](Self::plan).
