@@ -59,14 +59,14 @@ async fn a_stream_ends_on_the_version_it_began_with() {
         assert_eq!(code.len(), 1);
         code[0].clone()
     };
-    let alone = server.complete(&request("penance-s", 500)).await;
-    assert_eq!(alone["usage"]["completion_tokens"], 500);
+    let alone = server.complete(&request("penance-s", 2000)).await;
+    assert_eq!(alone["usage"]["completion_tokens"], 2000);
     assert_eq!(
         alone["sluice"]["choices"][0]["stages"][1]["digest"],
         one["digest"]
     );
 
-    let mut stream = Events::open(server, &request("penance-s", 500)).await;
+    let mut stream = Events::open(server, &request("penance-s", 2000)).await;
     let mut streamed = stream.take(50).await;
     let (status, two) = server.upload(second).await;
     assert_eq!(status, StatusCode::CREATED, "{two}");
@@ -106,7 +106,7 @@ async fn a_stream_ends_on_the_version_it_began_with() {
     // Counters are of the name, and do not fall when a version goes: a call for
     // each token above.
     let counted = async {
-        let line = "sluice_plugin_calls_total{plugin=\"penance-s\"} 1040\n";
+        let line = "sluice_plugin_calls_total{plugin=\"penance-s\"} 4040\n";
         while !(server.get("/metrics").await.1.as_str()).is_some_and(|all| all.contains(line)) {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
