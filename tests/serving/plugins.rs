@@ -14,7 +14,7 @@ use crate::server::{Server, text};
 async fn a_plugin_comes_is_used_and_goes_while_another_request_streams() {
     let server = Server::shared();
     let story = json!({
-        "prompt": "The history of the city of Rome begins", "max_tokens": 150,
+        "prompt": "The history of the city of Rome begins", "max_tokens": 600,
         "temperature": 0, "repetition_penalty": 1.1,
     });
     let alone = server.complete(&story).await;
